@@ -1,0 +1,75 @@
+# Everything sets itself up: on a fresh machine with Python 3.11, `make demo` or `make test` is the only command needed.
+#
+#   make demo     trains a small model with one worker and with two, and prints what it gained
+#   make test     `make check`, then the whole test suite
+#   make check    lint, types, layers
+#   make bench    measures Hora beside its peers and puts the numbers into the README
+#   make clean    removes everything that the above made
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3 python 2>/dev/null))
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?=
+
+# Stamps: the environment is made once, and again only when a file it was made from changes.
+CREATED   := $(VENV)/.created
+RUN_READY := $(VENV)/.run-ready
+DEV_READY := $(VENV)/.dev-ready
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types layers bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "Hora needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(RUN_READY): requirements/run.txt | $(CREATED)
+	@echo "Setting up $(VENV), once; this takes a minute or two."
+	$(PIP) install --quiet -r requirements/run.txt
+	@touch $@
+
+$(DEV_READY): requirements/dev.txt $(RUN_READY)
+	$(PIP) install --quiet -r requirements/dev.txt
+	@touch $@
+
+# The C core is compiled here, into src/hora/transport/; without a compiler Hora is installed without it.
+$(INSTALLED): pyproject.toml setup.py $(wildcard native/*.c native/*.h) | $(RUN_READY)
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: $(RUN_READY) $(INSTALLED)
+	@$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types layers
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_READY) $(INSTALLED)
+	$(BIN)/mypy
+
+layers: $(DEV_READY) $(INSTALLED)
+	$(BIN)/lint-imports --no-logo
+
+bench: $(DEV_READY) $(INSTALLED)
+	$(BIN)/hora bench allreduce -np 2 --json bench/results/allreduce-2.json
+	$(BIN)/hora bench allreduce -np 4 --sizes 4K,1M,64M --json bench/results/allreduce-4.json
+	$(BIN)/hora bench gradients -np 2 --json bench/results/gradients-2.json
+	$(BIN)/hora bench launch -np 2 --json bench/results/launch-2.json
+	$(BIN)/python bench/readme.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info src/hora/transport/_core.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

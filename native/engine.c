@@ -1,0 +1,748 @@
+/* This process's side: plans, tickets, and the threads that drive.
+ *
+ * Who waits, helps: a thread blocked in hora_wait carries the schedule out itself. The executor thread does it only while
+ * there is something in flight and nobody waits, so that communication overlaps with computation; a program that only
+ * makes blocking calls never wakes it. A third thread sleeps until a peer's process ends.
+ */
+#include "core.h"
+#include "hora.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { MAX_TICKETS = 1 << 16, MAX_PLANS = 1 << 17, EVENTS = 1 << 16, BATCH = 512 };
+
+void *hora_map(int fd);
+void hora_unmap(void *base);
+
+static struct rank *self(struct core *c) { return rank_at(c, c->rank); }
+
+/* ---- timeline ---- */
+
+void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t time_ns, uint64_t detail) {
+    if (!atomic_load_explicit(&c->tracing, memory_order_relaxed) || !p) return;
+    pthread_mutex_lock(&c->trace_lock);
+    if (c->events && c->event_head - c->event_tail < EVENTS)
+        c->events[c->event_head++ % EVENTS] =
+            (struct event){time_ns ? time_ns : now_ns(), p->number, (uint16_t)what, (uint16_t)rank, detail};
+    else
+        c->events_lost++;
+    pthread_mutex_unlock(&c->trace_lock);
+}
+
+void hora_trace(struct core *c, int on) {
+    pthread_mutex_lock(&c->trace_lock);
+    if (on && !c->events) c->events = malloc(EVENTS * sizeof *c->events);
+    atomic_store(&c->tracing, on != 0);
+    pthread_mutex_unlock(&c->trace_lock);
+}
+
+int64_t hora_events(struct core *c, char *out, int64_t room) {
+    int64_t n = 0;
+    pthread_mutex_lock(&c->trace_lock);
+    for (; n < room && c->event_tail < c->event_head; n++)
+        memcpy(out + n * (int64_t)sizeof(struct event), &c->events[c->event_tail++ % EVENTS], sizeof(struct event));
+    pthread_mutex_unlock(&c->trace_lock);
+    return n;
+}
+
+static void trace_agreement(struct core *c, struct ticket *t) {
+    if (!atomic_load_explicit(&c->tracing, memory_order_relaxed)) return;
+    struct entry *e = entry_at(c, t->entry);
+    struct set *s = set_at(c, e->set);
+    uint64_t last = 0;
+    for (uint32_t m = 0; m < s->count; m++) {
+        uint64_t at = arrival_at(e, s->members[m])->time_ns;
+        if (!has(e->contributors[t->round & 1], s->members[m])) continue;
+        trace(c, TRACE_ARRIVED, t->plan, s->members[m], at, 0);
+        last = at > last ? at : last;
+    }
+    trace(c, TRACE_AGREED, t->plan, c->rank, last, 0);
+}
+
+/* ---- plans ---- */
+
+int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kind, int op, int root, double prescale,
+                  double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int segment_count,
+                  const uint64_t *segments, const char *description, int description_length) {
+    if (segment_count > MAX_SEGMENTS || description_length > DESCRIPTION_BYTES) return -FULL;
+    struct plan *p = calloc(1, sizeof *p);
+    if (!p) return -FULL;
+    *p = (struct plan){.key = {key0, key1}, .fingerprint = fingerprint, .line = line, .set = (uint32_t)set,
+                       .kind = (uint32_t)kind, .op = (uint32_t)op, .root = root, .prescale = prescale,
+                       .postscale = postscale, .unnamed = (uint32_t)unnamed, .segment_count = (uint32_t)segment_count};
+    p->segments = calloc((size_t)segment_count + 1, sizeof *p->segments);
+    p->description = malloc((size_t)description_length + 1);
+    for (int i = 0; i < segment_count; i++) {
+        p->segments[i] = (struct shape){.dtype = (uint32_t)segments[3 * i], .count = segments[3 * i + 1],
+                                        .row = segments[3 * i + 2]};
+        uint64_t bytes = p->segments[i].count * item_bytes[p->segments[i].dtype];
+        p->bytes += bytes;
+        p->packed_bytes += (bytes + 7) & ~7ull;
+    }
+    memcpy(p->description, description, (size_t)description_length);
+    p->description_length = (uint32_t)description_length;
+    pthread_mutex_lock(&c->mine);
+    p->serial = ++c->serial;
+    uint32_t n = 0;
+    while (n < c->plan_count && c->plans[n]) n++;
+    if (c->plan_count > 64 && n < c->plan_count) {
+        c->plans[n] = p;
+    } else {
+        n = c->plan_count;
+        if (n < MAX_PLANS) c->plans[c->plan_count++] = p;
+    }
+    p->number = n;
+    pthread_mutex_unlock(&c->mine);
+    return n < MAX_PLANS ? (int64_t)n : -FULL;
+}
+
+static void free_plan(struct core *c, struct plan *p) {
+    c->plans[p->number] = NULL;
+    free(p->segments);
+    free(p->description);
+    free(p);
+}
+
+void hora_drop(struct core *c, int64_t plan) {
+    pthread_mutex_lock(&c->mine);
+    struct plan *p = c->plans[plan];
+    if (p) {
+        p->dropped = true;
+        if (!p->users) free_plan(c, p);
+    }
+    pthread_mutex_unlock(&c->mine);
+}
+
+/* ---- tickets ---- */
+
+static struct ticket *new_ticket(struct core *c, struct plan *p) {
+    struct ticket *t = NULL;
+    pthread_mutex_lock(&c->mine);
+    for (uint32_t looked = 0; looked < c->ticket_count; looked++) {
+        struct ticket *candidate = c->tickets[c->ticket_hand++ % c->ticket_count];
+        if (atomic_load(&candidate->state) != FREE) {
+            if (looked < 16) continue;
+            break; /* mostly in use: make another rather than look on */
+        }
+        t = candidate;
+        break;
+    }
+    if (!t && c->ticket_count < MAX_TICKETS && (t = calloc(1, sizeof *t))) {
+        t->number = c->ticket_count;
+        c->tickets[c->ticket_count++] = t;
+    }
+    if (t) {
+        atomic_store(&t->state, BUSY);
+        t->plan = p;
+        t->status = OK;
+        t->failure = 0;
+        p->users++;
+    }
+    pthread_mutex_unlock(&c->mine);
+    return t;
+}
+
+static void free_ticket(struct core *c, struct ticket *t) {
+    pthread_mutex_lock(&c->mine);
+    if (t->memory)
+        for (uint32_t k = 0; k < t->plan->segment_count; k++) free(t->memory[k]);
+    free(t->memory);
+    free(t->received);
+    if (t->in != &t->one_in) {
+        free(t->in);
+        free(t->out);
+    }
+    free(t->meta);
+    t->memory = t->in = t->out = NULL;
+    t->received = t->meta = NULL;
+    t->meta_count = 0;
+    struct plan *p = t->plan;
+    if (p && !--p->users && p->dropped) free_plan(c, p);
+    t->plan = NULL;
+    atomic_store(&t->state, FREE);
+    pthread_mutex_unlock(&c->mine);
+}
+
+void finish(struct core *c, struct ticket *t, int status) {
+    trace(c, TRACE_END, t->plan, c->rank, 0, (uint64_t)status);
+    t->status = (uint32_t)status;
+    struct ticket *mine = t;
+    atomic_compare_exchange_strong(&c->in_flight[t->entry], &mine, NULL);
+    atomic_fetch_sub(&c->pending, 1);
+    if (atomic_exchange(&t->state, DONE) & DROPPED) free_ticket(c, t);
+}
+
+/* ---- driving ---- */
+
+/* Carry out whatever is on the schedule; how many batches. The caller holds the driver's mutex. */
+static int drive(struct core *c) {
+    struct scheduled batch[BATCH];
+    int done = 0;
+    while (c->next < atomic_load_explicit(&self(c)->tail, memory_order_acquire)) {
+        if (lock(c)) break;
+        uint32_t count = form_batch(c, batch, BATCH);
+        unlock(c);
+        if (!count) break;
+        for (uint32_t i = 0; i < count; i++) {
+            struct ticket *t = atomic_load(&c->in_flight[batch[i].entry]);
+            if (t) trace_agreement(c, t);
+        }
+        done++;
+        if (execute(c, batch, count) == ABORTED) break;
+    }
+    return done;
+}
+
+static void settle(struct core *c, struct ticket *t) {
+    if ((atomic_load(&t->state) & ~DROPPED) == WAITING && round_over(c, t)) {
+        trace_agreement(c, t);
+        harvest(c, t);
+    }
+}
+
+static void *executor(void *argument) {
+    struct core *c = argument;
+    while (!atomic_load(&c->stop)) {
+        uint32_t work = atomic_load(&c->work);
+        if (!atomic_load(&c->pending) || atomic_load(&c->helpers)) {
+            futex_wait(&c->work, work, 1000000000ull, false);
+            continue;
+        }
+        uint32_t bell = atomic_load(&c->header->bell);
+        int done = 0;
+        if (!pthread_mutex_trylock(&c->driver)) {
+            done = drive(c);
+            pthread_mutex_unlock(&c->driver);
+        }
+        for (uint32_t i = 0; i < c->ticket_count; i++) settle(c, c->tickets[i]);
+        if (done && atomic_load(&c->helpers)) ring(c);
+        if (aborted(c)) futex_wait(&c->work, work, 50000000ull, false);
+        else if (!done) wait_bell(c, bell, now_ns() + 1000000000ull, false, &c->helpers, 0);
+    }
+    return NULL;
+}
+
+static void wake_executor(struct core *c) {
+    if (!c->executor_runs) return;
+    atomic_fetch_add(&c->work, 1);
+    futex_wake(&c->work, 1, false);
+}
+
+/* ---- submitting and waiting ---- */
+
+static __thread struct core *known_to;
+static __thread int32_t thread_id;
+
+/* Deadlock reports need to know which threads submit: a process is blocked when all of them wait. */
+static void introduce_thread(struct core *c) {
+    if (known_to == c) return;
+    known_to = c;
+    thread_id = (int32_t)syscall(SYS_gettid);
+    struct rank *me = self(c);
+    pthread_mutex_lock(&c->mine);
+    uint32_t n = atomic_load(&me->thread_count);
+    uint32_t place = n;
+    for (uint32_t i = 0; i < n; i++) {
+        if (me->threads[i] == thread_id) place = i;
+        else if (place == n && syscall(SYS_tgkill, getpid(), me->threads[i], 0) != 0) place = i; /* it is gone */
+    }
+    if (place < MAX_WAITS) {
+        me->threads[place] = thread_id;
+        if (place == n) atomic_store(&me->thread_count, n + 1);
+    }
+    pthread_mutex_unlock(&c->mine);
+}
+
+static void mark_blocked(struct core *c, struct ticket *t) {
+    struct rank *me = self(c);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < MAX_WAITS; i++) {
+            uint32_t expected = pass ? 0 : (uint32_t)thread_id;
+            if (!atomic_compare_exchange_strong(&me->waits[i].used, &expected, (uint32_t)thread_id)) continue;
+            me->waits[i].entry = t ? t->entry : UINT32_MAX; /* UINT32_MAX: in join */
+            me->waits[i].stamp = t ? t->stamp : 0;
+            return;
+        }
+}
+
+void hora_unblock(struct core *c) {
+    struct rank *me = self(c);
+    for (int i = 0; i < MAX_WAITS; i++) {
+        uint32_t expected = (uint32_t)thread_id;
+        atomic_compare_exchange_strong(&me->waits[i].used, &expected, 0);
+    }
+}
+
+static int begin(struct core *c, struct ticket *t) {
+    introduce_thread(c);
+    atomic_fetch_add(&c->pending, 1);
+    trace(c, TRACE_SUBMITTED, t->plan, c->rank, 0, 0);
+    int status = arrive(c, t);
+    if (status != OK) {
+        atomic_fetch_sub(&c->pending, 1);
+        free_ticket(c, t);
+        return status;
+    }
+    uint32_t busy = BUSY; /* it may be done already */
+    atomic_compare_exchange_strong(&t->state, &busy, WAITING);
+    return OK;
+}
+
+int64_t hora_submit(struct core *c, int64_t plan, char **in, char **out, const int64_t *meta, int meta_count) {
+    struct plan *p = c->plans[plan];
+    struct ticket *t = new_ticket(c, p);
+    if (!t) return -FULL;
+    uint32_t n = p->segment_count;
+    if (n <= 1) {
+        t->in = &t->one_in, t->out = &t->one_out;
+        t->one_in = n ? in[0] : NULL, t->one_out = n && out ? out[0] : NULL;
+    } else {
+        t->in = malloc(n * sizeof *t->in);
+        t->out = malloc(n * sizeof *t->out);
+        for (uint32_t k = 0; k < n; k++) t->in[k] = in[k], t->out[k] = out ? out[k] : NULL;
+    }
+    if (meta_count) {
+        t->meta = malloc((size_t)meta_count * sizeof *meta);
+        memcpy(t->meta, meta, (size_t)meta_count * sizeof *meta);
+        t->meta_count = (uint32_t)meta_count;
+    }
+    int status = begin(c, t);
+    if (status != OK) return -status;
+    if (!atomic_load(&c->helpers)) wake_executor(c);
+    return t->number;
+}
+
+int64_t hora_submit_one(struct core *c, int64_t plan, char *in, char *out) { return hora_submit(c, plan, &in, &out, NULL, 0); }
+
+static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
+    enum { BLOCKED_AFTER_NS = 20 * 1000 * 1000 };
+    if (atomic_load(&t->state) == DONE) return (int)t->status;
+    uint64_t started = 0, deadline = UINT64_MAX;
+    bool marked = false;
+    int status = PENDING;
+    atomic_fetch_add(&c->helpers, 1);
+    for (;;) {
+        uint32_t bell = atomic_load(&c->header->bell);
+        settle(c, t);
+        if (atomic_load(&t->state) == DONE) break;
+        int done = 0;
+        if (!pthread_mutex_trylock(&c->driver)) {
+            done = drive(c);
+            pthread_mutex_unlock(&c->driver);
+            if (done && atomic_load(&c->helpers) > 1) ring(c);
+        }
+        if (atomic_load(&t->state) == DONE) break;
+        if (aborted(c)) {
+            status = ABORTED;
+            break;
+        }
+        if (done) continue;
+        uint64_t now = now_ns();
+        if (!started) started = now, deadline = timeout_ns ? now + timeout_ns : now;
+        if (now >= deadline) break;
+        if (!marked && now - started > BLOCKED_AFTER_NS) mark_blocked(c, t), marked = true;
+        uint64_t until = marked ? deadline : started + BLOCKED_AFTER_NS + 1;
+        wait_bell(c, bell, until < deadline ? until : deadline, true, &t->state, WAITING);
+    }
+    if (atomic_load(&t->state) == DONE) status = (int)t->status;
+    if (status != PENDING) hora_unblock(c);
+    if (atomic_fetch_sub(&c->helpers, 1) == 1 && atomic_load(&c->pending)) wake_executor(c);
+    return status;
+}
+
+int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us) {
+    introduce_thread(c);
+    return wait_ticket(c, c->tickets[ticket], (uint64_t)timeout_us * 1000);
+}
+
+int hora_done(struct core *c, int64_t ticket) {
+    struct ticket *t = c->tickets[ticket];
+    settle(c, t);
+    if (atomic_load(&t->state) == DONE || aborted(c)) return 1;
+    return 0;
+}
+
+int64_t hora_now(struct core *c, int64_t plan, char *in, char *out) {
+    struct plan *p = c->plans[plan];
+    struct ticket *t = new_ticket(c, p);
+    if (!t) return FULL;
+    t->in = &t->one_in, t->out = &t->one_out;
+    t->one_in = in, t->one_out = out;
+    int status = begin(c, t);
+    if (status != OK) return status | (1ll << 62); /* no ticket */
+    status = wait_ticket(c, t, 200 * 1000 * 1000);
+    if (status != OK) return (int64_t)t->number << 8 | status;
+    free_ticket(c, t);
+    return 0;
+}
+
+void hora_release(struct core *c, int64_t ticket) {
+    struct ticket *t = c->tickets[ticket];
+    uint32_t state = atomic_load(&t->state);
+    while (state == WAITING || state == BUSY)
+        if (atomic_compare_exchange_weak(&t->state, &state, state | DROPPED)) return;
+    if (state == DONE) free_ticket(c, t);
+}
+
+void *hora_take(struct core *c, int64_t ticket, int segment, int64_t *received) {
+    struct ticket *t = c->tickets[ticket];
+    uint32_t members = set_at(c, t->plan->set)->count;
+    memcpy(received, t->received + (uint64_t)segment * members, members * sizeof *received);
+    void *memory = t->memory[segment];
+    t->memory[segment] = NULL;
+    return memory;
+}
+
+void hora_free(void *memory) { free(memory); }
+
+/* ---- sets, join ---- */
+
+int hora_set(struct core *c, const int32_t *members, int count) {
+    if (lock(c)) return -ABORTED;
+    int found = -FULL;
+    for (int i = 0; i < MAX_SETS; i++) {
+        struct set *s = set_at(c, (uint32_t)i);
+        if (!s->count) {
+            for (int r = 0; r < MAX_RANKS; r++) s->position[r] = -1;
+            for (int m = 0; m < count; m++) s->members[m] = (uint16_t)members[m], s->position[members[m]] = (int16_t)m;
+            s->count = (uint32_t)count;
+            found = i;
+            break;
+        }
+        bool same = s->count == (uint32_t)count;
+        for (int m = 0; same && m < count; m++) same = s->members[m] == members[m];
+        if (same) {
+            found = i;
+            break;
+        }
+    }
+    unlock(c);
+    return found;
+}
+
+static bool somebody_left(struct core *c) {
+    for (int r = 0; r < c->size; r++)
+        if (atomic_load(&rank_at(c, r)->state) == GONE_CLEAN) return true;
+    return false;
+}
+
+int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last) {
+    struct header *h = c->header;
+    introduce_thread(c);
+    if (lock(c)) return ABORTED;
+    if (!has(h->joined, c->rank)) {
+        put(h->joined, c->rank);
+        h->join_active |= (uint32_t)average_active;
+        h->last_joined = (uint32_t)c->rank;
+        self(c)->join_round = atomic_load(&h->join_round);
+        if (++h->joined_count == h->size) {
+            h->joined_count = 0;
+            h->join_active = 0;
+            memset(h->joined, 0, sizeof h->joined);
+            atomic_fetch_add(&h->join_round, 1);
+        } else {
+            close_ready(c);
+        }
+        atomic_fetch_add(&h->progress, 1);
+        ring(c);
+    }
+    unlock(c);
+    uint64_t deadline = now_ns() + (uint64_t)timeout_us * 1000;
+    int status = PENDING;
+    mark_blocked(c, NULL);
+    atomic_fetch_add(&c->helpers, 1);
+    for (;;) {
+        uint32_t bell = atomic_load(&h->bell);
+        pthread_mutex_lock(&c->driver);
+        int done = drive(c);
+        pthread_mutex_unlock(&c->driver);
+        if (aborted(c)) status = ABORTED;
+        else if (atomic_load(&h->join_round) != self(c)->join_round && !done) status = OK;
+        else if (!done && somebody_left(c)) status = LEFT;
+        if (status != PENDING || now_ns() >= deadline) break;
+        if (!done) wait_bell(c, bell, deadline, true, NULL, 0);
+    }
+    atomic_fetch_sub(&c->helpers, 1);
+    if (status != PENDING) hora_unblock(c);
+    *last = (int)h->last_joined;
+    return status;
+}
+
+/* ---- failures ---- */
+
+uint64_t hora_failure(struct core *c, int64_t ticket) { return c->tickets[ticket]->failure; }
+
+static struct failure *failure_of(struct core *c, uint64_t failure) {
+    struct failure *f = failure ? failure_at(c, failure - 1) : NULL;
+    return f && f->serial == failure - 1 ? f : NULL;
+}
+
+int hora_failure_code(struct core *c, uint64_t failure) {
+    struct failure *f = failure_of(c, failure);
+    return f ? (int)f->code : 0;
+}
+
+static int copy_out(const char *from, size_t length, char *out, int room) {
+    if ((int)length >= room) length = (size_t)room - 1;
+    memcpy(out, from, length);
+    out[length] = 0;
+    return (int)length;
+}
+
+int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out, int room) {
+    struct failure *f = failure_of(c, failure);
+    return f ? copy_out(f->description + (uint64_t)rank * DESCRIPTION_BYTES, f->length[rank], out, room) : 0;
+}
+
+int hora_failure_text(struct core *c, uint64_t failure, char *out, int room) {
+    struct failure *f = failure_of(c, failure);
+    return f ? copy_out(f->text, strnlen(f->text, TEXT_BYTES), out, room) : 0;
+}
+
+int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const char *text) {
+    if (lock(c)) return ABORTED;
+    struct entry *e = entry_at(c, entry);
+    bool open = e->stamp == stamp && e->arrived;
+    if (open) fail_round(c, e, (enum failure_code)code, text);
+    unlock(c);
+    return open ? OK : PENDING;
+}
+
+/* ---- life and death ---- */
+
+int hora_abi(void) { return HORA_ABI; }
+uint32_t hora_generation(struct core *c) { return c->header->generation; }
+int hora_dead(struct core *c) { return (int)atomic_load(&c->header->abort) - 1; }
+int hora_state(struct core *c, int rank) { return (int)atomic_load(&rank_at(c, rank)->state); }
+int hora_pid(struct core *c, int rank) { return rank_at(c, rank)->pid; }
+uint64_t hora_progress(struct core *c) { return atomic_load(&c->header->progress); }
+int hora_waiting(struct core *c) { return (int)atomic_load(&c->pending); }
+
+void hora_mark_dead(struct core *c, int rank, const char *status) {
+    struct rank *r = rank_at(c, rank);
+    if (status && *status) snprintf(r->status, STATUS_BYTES, "%s", status);
+    if (atomic_load(&r->state) == GONE_CLEAN) return;
+    atomic_store(&r->state, DEAD);
+    uint32_t nobody = 0;
+    atomic_compare_exchange_strong(&c->header->abort, &nobody, (uint32_t)rank + 1);
+    wake_everyone(c);
+}
+
+int hora_status(struct core *c, int rank, char *out, int room) {
+    struct rank *r = rank_at(c, rank);
+    return copy_out(r->status, strnlen(r->status, STATUS_BYTES), out, room);
+}
+
+void hora_say(struct core *c, const char *text) { snprintf(self(c)->text, TEXT_BYTES, "%s", text); }
+
+int hora_said(struct core *c, int rank, char *out, int room) {
+    struct rank *r = rank_at(c, rank);
+    return copy_out(r->text, strnlen(r->text, TEXT_BYTES), out, room);
+}
+
+static bool running(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
+
+/* Sleep until a peer's process ends. Without pidfds (old kernels), look four times a second. */
+static void *watcher(void *argument) {
+    struct core *c = argument;
+    struct pollfd fds[MAX_RANKS + 1] = {{.fd = c->watch_pipe[0], .events = POLLIN}};
+    bool all = true, gone[MAX_RANKS] = {0};
+    for (int r = 0; r < c->size; r++) {
+        fds[r + 1] = (struct pollfd){.fd = -1, .events = POLLIN};
+        if (r == c->rank) continue;
+        fds[r + 1].fd = (int)syscall(SYS_pidfd_open, c->watch_pids[r], 0);
+        if (fds[r + 1].fd < 0 && errno != ESRCH) all = false;
+        else if (fds[r + 1].fd < 0) gone[r] = true;
+    }
+    while (!atomic_load(&c->stop)) {
+        bool any = false;
+        for (int r = 0; r < c->size; r++) {
+            if (r == c->rank) continue;
+            bool ended = gone[r] || fds[r + 1].revents || (fds[r + 1].fd < 0 && !all && !running(c->watch_pids[r]));
+            if (!ended) continue;
+            any |= atomic_load(&rank_at(c, r)->state) == LIVE;
+            if (atomic_load(&rank_at(c, r)->state) == LIVE) hora_mark_dead(c, r, NULL);
+            if (fds[r + 1].fd >= 0) close(fds[r + 1].fd);
+            fds[r + 1] = (struct pollfd){.fd = -1};
+            gone[r] = false;
+            c->watch_pids[r] = getpid(); /* watched no longer */
+        }
+        poll(fds, (nfds_t)c->size + 1, all ? -1 : 250);
+    }
+    for (int r = 0; r < c->size; r++)
+        if (fds[r + 1].fd >= 0) close(fds[r + 1].fd);
+    return NULL;
+}
+
+static bool start_thread(pthread_t *thread, void *(*body)(void *), struct core *c, const char *name) {
+    sigset_t all, before; /* signals are for the program's own threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    bool started = pthread_create(thread, NULL, body, c) == 0;
+    if (started) pthread_setname_np(*thread, name);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes, uint64_t cache_capacity,
+                       int split_groups) {
+    char *base = hora_map(fd);
+    struct core *c = base ? calloc(1, sizeof *c) : NULL;
+    if (!c) return NULL;
+    c->base = base;
+    c->header = (struct header *)base;
+    c->rank = rank;
+    c->size = (int)c->header->size;
+    c->spin_ns = (uint64_t)spin_us * 1000;
+    c->fusion_bytes = fusion_bytes;
+    c->cache_capacity = cache_capacity < 64 ? 64 : cache_capacity;
+    if (c->cache_capacity > c->header->entry_count) c->cache_capacity = c->header->entry_count;
+    c->split_groups = split_groups != 0;
+    pthread_mutex_init(&c->mine, NULL);
+    pthread_mutex_init(&c->driver, NULL);
+    pthread_mutex_init(&c->trace_lock, NULL);
+    c->watch_pipe[0] = c->watch_pipe[1] = -1;
+    if (rank < 0) return c;
+    c->plans = calloc(MAX_PLANS, sizeof *c->plans);
+    c->tickets = calloc(MAX_TICKETS, sizeof *c->tickets);
+    c->in_flight = calloc(c->header->entry_count, sizeof *c->in_flight);
+    c->batches = calloc(MAX_SETS, sizeof *c->batches);
+    self(c)->pid = getpid();
+    atomic_store(&self(c)->state, LIVE);
+    c->executor_runs = start_thread(&c->executor, executor, c, "hora-executor");
+    return c;
+}
+
+void hora_watch(struct core *c, const int32_t *pids) {
+    for (int r = 0; r < c->size; r++) c->watch_pids[r] = pids[r];
+    if (c->size > 1 && pipe2(c->watch_pipe, O_CLOEXEC) == 0)
+        c->watcher_runs = start_thread(&c->watcher, watcher, c, "hora-watcher");
+}
+
+void hora_leave(struct core *c) {
+    /* First carry out what was agreed with this rank: peers count on it. */
+    for (int left = 1; left && !aborted(c);) {
+        pthread_mutex_lock(&c->driver);
+        drive(c);
+        pthread_mutex_unlock(&c->driver);
+        if (lock(c)) break;
+        left = c->next < atomic_load(&self(c)->tail) && !schedule_at(c, c->rank, c->next)->done;
+        if (!left) {
+            atomic_store(&self(c)->state, GONE_CLEAN);
+            leave_table(c);
+            ring(c);
+        }
+        unlock(c);
+    }
+    atomic_store(&self(c)->state, GONE_CLEAN);
+}
+
+void hora_close(struct core *c) {
+    atomic_store(&c->stop, 1);
+    if (c->executor_runs) {
+        wake_executor(c);
+        ring(c);
+        pthread_join(c->executor, NULL);
+    }
+    if (c->watcher_runs) {
+        if (write(c->watch_pipe[1], "", 1) < 0) return; /* cannot be: a fresh pipe has room */
+        pthread_join(c->watcher, NULL);
+    }
+    if (c->watch_pipe[0] >= 0) close(c->watch_pipe[0]), close(c->watch_pipe[1]);
+    for (uint32_t i = 0; i < c->ticket_count; i++) {
+        if (c->tickets[i]->plan) free_ticket(c, c->tickets[i]);
+        free(c->tickets[i]);
+    }
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        if (c->plans[i]) free_plan(c, c->plans[i]);
+    arena_close(c);
+    free(c->plans);
+    free(c->tickets);
+    free((void *)c->in_flight);
+    free(c->batches);
+    free(c->pieces);
+    free(c->events);
+    if (known_to == c) known_to = NULL;
+    /* Tensors may still live in the arena: the mapping stays until the process ends, unless nobody uses it. */
+    if (!c->arena_used) hora_unmap(c->base);
+    free(c);
+}
+
+void *hora_alloc(struct core *c, uint64_t bytes) { return arena_alloc(c, bytes); }
+void hora_dealloc(struct core *c, void *memory) { arena_free(c, memory); }
+
+/* ---- snapshot ---- */
+
+struct writer { char *at, *end; int64_t wanted; };
+
+static void write_bytes(struct writer *w, const void *from, size_t n) {
+    w->wanted += (int64_t)n;
+    if (w->at + n <= w->end) memcpy(w->at, from, n), w->at += n;
+}
+
+static void write_number(struct writer *w, int64_t value) { write_bytes(w, &value, sizeof value); }
+
+/* Numbers of 8 bytes: progress, ranks, then for each its state, pid, threads [n, ids], waits [n, (thread, entry, stamp)],
+ * then operations, for each its entry, stamp, age in ns, kind, members [n, ranks], arrivals [n, (rank, length, bytes)]. */
+int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
+    struct writer w = {out, out + room, 0};
+    if (lock(c)) return 0;
+    write_number(&w, (int64_t)atomic_load(&c->header->progress));
+    write_number(&w, c->size);
+    for (int r = 0; r < c->size; r++) {
+        struct rank *k = rank_at(c, r);
+        int64_t waits = 0, threads = atomic_load(&k->thread_count);
+        write_number(&w, (int64_t)atomic_load(&k->state));
+        write_number(&w, k->pid);
+        write_number(&w, threads);
+        for (int64_t i = 0; i < threads; i++) write_number(&w, k->threads[i]);
+        for (int i = 0; i < MAX_WAITS; i++) waits += atomic_load(&k->waits[i].used) != 0;
+        write_number(&w, waits);
+        for (int i = 0; waits && i < MAX_WAITS; i++) {
+            uint32_t thread = atomic_load(&k->waits[i].used);
+            if (!thread) continue;
+            write_number(&w, thread);
+            write_number(&w, k->waits[i].entry);
+            write_number(&w, (int64_t)k->waits[i].stamp);
+            waits--;
+        }
+        for (; waits > 0; waits--) write_number(&w, 0), write_number(&w, -1), write_number(&w, 0);
+    }
+    int64_t open = 0;
+    for (uint32_t i = 0; i < c->header->used_entries; i++) open += entry_at(c, i)->arrived != 0;
+    write_number(&w, open);
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+        struct entry *e = entry_at(c, i);
+        if (!e->arrived) continue;
+        struct set *s = set_at(c, e->set);
+        write_number(&w, i);
+        write_number(&w, (int64_t)e->stamp);
+        write_number(&w, (int64_t)(now_ns() - e->first_arrival_ns));
+        write_number(&w, e->kind);
+        write_number(&w, s->count);
+        for (uint32_t m = 0; m < s->count; m++) write_number(&w, s->members[m]);
+        write_number(&w, e->arrived);
+        for (int r = 0; r < c->size; r++) {
+            struct arrival *a = arrival_at(e, r);
+            if (a->round != atomic_load(&e->round) + 1) continue;
+            write_number(&w, r);
+            write_number(&w, a->description_length);
+            write_bytes(&w, a->description, a->description_length);
+        }
+    }
+    unlock(c);
+    return w.wanted <= room ? w.wanted : -w.wanted;
+}
+
+void hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
+                 double postscale, double divisor) {
+    reduce(out, in, n, count, dtype, op, prescale, postscale, divisor);
+}

@@ -1,0 +1,79 @@
+/* What Python calls. Every function is safe to call from any thread; those that wait take a bound in microseconds. */
+#ifndef HORA_H
+#define HORA_H
+#include <stdint.h>
+
+#define API __attribute__((visibility("default")))
+
+struct core;
+
+/* The segment: format a file for `size` workers; returns 0 or -errno. */
+API int hora_abi(void);
+API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes);
+
+/* Take a place in it. rank -1 only looks on (the launcher, to say how a worker ended). NULL if it is not a segment. */
+API struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes, uint64_t cache_capacity,
+                           int split_groups);
+API void hora_watch(struct core *c, const int32_t *pids); /* notice the death of these processes, by rank */
+API void hora_leave(struct core *c);                      /* shut down in good order */
+API void hora_close(struct core *c);
+API uint32_t hora_generation(struct core *c);
+
+/* Process sets: the number of the set with these members (ascending), made if new; negative if there are too many. */
+API int hora_set(struct core *c, const int32_t *members, int count);
+
+/* A plan is what this rank means by a name; segments are (dtype, count, row) triples. */
+API int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kind, int op, int root, double prescale,
+                      double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int segment_count,
+                      const uint64_t *segments, const char *description, int description_length);
+API void hora_drop(struct core *c, int64_t plan);
+
+/* Submit: a ticket, or minus a status. Wait: a status. Now: both at once for an operation of one segment. */
+API int64_t hora_submit(struct core *c, int64_t plan, char **in, char **out, const int64_t *meta, int meta_count);
+API int64_t hora_submit_one(struct core *c, int64_t plan, char *in, char *out);
+API int hora_done(struct core *c, int64_t ticket);
+API int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us);
+API int64_t hora_now(struct core *c, int64_t plan, char *in, char *out); /* 0, or ticket << 8 | status */
+API void hora_release(struct core *c, int64_t ticket);
+API void hora_unblock(struct core *c); /* this thread gave up waiting */
+
+/* What an allgather or alltoall brought: the caller owns the memory (hora_free); received: bytes from each member. */
+API void *hora_take(struct core *c, int64_t ticket, int segment, int64_t *received);
+API void hora_free(void *memory);
+
+/* Failures: the serial of a ticket's failure or note (0: none); what each rank said; the text. */
+API uint64_t hora_failure(struct core *c, int64_t ticket);
+API int hora_failure_code(struct core *c, uint64_t failure);
+API int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out, int room);
+API int hora_failure_text(struct core *c, uint64_t failure, char *out, int room);
+API int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const char *text);
+
+/* Join: PENDING, ABORTED, LEFT, or OK with the last rank to join in *last. */
+API int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last);
+
+/* Deaths and last words. */
+API int hora_dead(struct core *c); /* the first rank that died, or -1 */
+API void hora_mark_dead(struct core *c, int rank, const char *status);
+API int hora_state(struct core *c, int rank);
+API int hora_status(struct core *c, int rank, char *out, int room);
+API int hora_pid(struct core *c, int rank);
+API void hora_say(struct core *c, const char *text); /* this rank's last exception */
+API int hora_said(struct core *c, int rank, char *out, int room);
+
+/* Everything about who waits for what, for Python to read; returns the bytes written, or minus the bytes needed. */
+API int64_t hora_snapshot(struct core *c, char *out, int64_t room);
+API uint64_t hora_progress(struct core *c);
+API int hora_waiting(struct core *c); /* operations of this rank in flight */
+
+/* Memory that peers can reduce in place. */
+API void *hora_alloc(struct core *c, uint64_t bytes);
+API void hora_dealloc(struct core *c, void *memory);
+
+/* Timeline events since the last call; see struct event. */
+API void hora_trace(struct core *c, int on);
+API int64_t hora_events(struct core *c, char *out, int64_t room_events);
+
+/* For tests: the kernels alone. */
+API void hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
+                     double postscale, double divisor);
+#endif

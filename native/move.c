@@ -1,0 +1,479 @@
+/* Carrying operations out: the bytes move here.
+ *
+ * Three ways, from fast to faster:
+ * - through the slots, a chunk at a time, so that what is written by one core is read by another from the cache. While
+ *   one chunk is being summed (each member its share) the next is copied in: one barrier a chunk.
+ * - in place, where all buffers lie in arenas: each member sums its share where it lies and writes it to all.
+ * - with the arrival (harvest): small payloads are already there when the round closes.
+ *
+ * A member reads what it needs of the table before its first barrier; after its last one the others may have gone on.
+ * Slots are used in turn, and two operations of one set are separated by a barrier of the second, so none is filled while
+ * a peer still reads it; when a rank turns to another set it first waits until the last one's members are through.
+ */
+#include "core.h"
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The members an operation runs among, and who brought data. */
+struct circle {
+    struct core *c;
+    struct set *set;
+    int me, count;        /* my position, members */
+    int from[MAX_RANKS];  /* ranks that brought data */
+    int from_count;
+    uint64_t base[MAX_RANKS]; /* of each member's slots, known after the first barrier */
+};
+
+static char *slot_of(struct circle *o, int member, uint64_t k) {
+    return slot_at(o->c, o->set->members[member], o->base[member] + k);
+}
+
+static char *my_slot(struct circle *o, uint64_t k) { return slot_at(o->c, o->c->rank, o->c->slot_base + k); }
+
+/* The first barrier of an operation: afterwards everybody knows where everybody's slots begin. */
+static int meet(struct circle *o) {
+    int status = barrier_wait(o->c, o->set);
+    for (int m = 0; m < o->count; m++) o->base[m] = rank_at(o->c, o->set->members[m])->slot_base;
+    return status;
+}
+
+static uint64_t minimum(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ---- allreduce through the slots ---- */
+
+struct cursor { struct piece *piece; uint64_t at; };
+
+static void gather(struct cursor *u, char *to, uint64_t bytes) {
+    while (bytes) {
+        uint64_t n = minimum(bytes, u->piece->bytes - u->at);
+        memcpy(to, u->piece->in + u->at, n);
+        to += n, bytes -= n, u->at += n;
+        if (u->at == u->piece->bytes) u->piece++, u->at = 0;
+    }
+}
+
+static void scatter(struct cursor *u, const char *from, uint64_t bytes) {
+    while (bytes) {
+        uint64_t n = minimum(bytes, u->piece->bytes - u->at);
+        memcpy(u->piece->out + u->at, from, n);
+        from += n, bytes -= n, u->at += n;
+        if (u->at == u->piece->bytes) u->piece++, u->at = 0;
+    }
+}
+
+static uint64_t share(uint64_t bytes, int count) { return ((bytes + (uint64_t)count - 1) / (uint64_t)count + 63) & ~63ull; }
+
+struct reduction { int dtype, op; double prescale, postscale, divisor; };
+
+static void reduce_bytes(const struct reduction *how, void *out, const void *const *in, int n, uint64_t bytes) {
+    reduce(out, in, n, bytes / item_bytes[how->dtype], how->dtype, how->op, how->prescale, how->postscale, how->divisor);
+}
+
+static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t total, const struct reduction *how,
+                            bool contributes) {
+    struct core *c = o->c;
+    if (o->count == 1) {
+        for (uint64_t done = 0; done < total; done += pieces++->bytes)
+            reduce_bytes(how, pieces->out, (const void *const *)&pieces->in, 1, pieces->bytes);
+        return 0;
+    }
+    uint64_t chunks = (total + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    struct cursor in = {pieces, 0}, out = {pieces, 0};
+    if (contributes) gather(&in, my_slot(o, 0), minimum(total, CHUNK_BYTES));
+    int status = meet(o);
+    for (uint64_t k = 0; k < chunks && !status; k++) {
+        uint64_t bytes = minimum(total - k * CHUNK_BYTES, CHUNK_BYTES), part = share(bytes, o->count);
+        uint64_t low = minimum((uint64_t)o->me * part, bytes), high = minimum(low + part, bytes);
+        if (high > low) {
+            const void *from[MAX_RANKS];
+            for (int i = 0; i < o->from_count; i++)
+                from[i] = slot_of(o, o->set->position[o->from[i]], k) + low;
+            reduce_bytes(how, my_slot(o, k) + low, from, o->from_count, high - low);
+        }
+        if (contributes && k + 1 < chunks)
+            gather(&in, my_slot(o, k + 1), minimum(total - (k + 1) * CHUNK_BYTES, CHUNK_BYTES));
+        status = barrier_wait(c, o->set);
+        for (int m = 0; contributes && !status && m < o->count; m++) {
+            uint64_t at = minimum((uint64_t)m * part, bytes);
+            scatter(&out, slot_of(o, m, k) + at, minimum(part, bytes - at));
+        }
+    }
+    c->slot_base += chunks;
+    return status;
+}
+
+/* ---- allreduce where the buffers lie ---- */
+
+static int allreduce_in_place(struct circle *o, char *const *buffers, uint64_t total, const struct reduction *how) {
+    enum { STEP = 16 << 10 };
+    char sum[STEP] __attribute__((aligned(64)));
+    uint64_t part = share(total, o->count);
+    uint64_t low = minimum((uint64_t)o->me * part, total), high = minimum(low + part, total);
+    for (uint64_t at = low; at < high; at += STEP) {
+        const void *from[MAX_RANKS];
+        uint64_t bytes = minimum(high - at, STEP);
+        for (int i = 0; i < o->from_count; i++) from[i] = buffers[i] + at;
+        reduce_bytes(how, sum, from, o->from_count, bytes);
+        for (int i = 0; i < o->from_count; i++) memcpy(buffers[i] + at, sum, bytes);
+    }
+    return barrier_wait(o->c, o->set);
+}
+
+/* ---- Adasum: pairs of ranks combine, then pairs of pairs; every member does its share of every pair ---- */
+
+static int adasum(struct circle *o, const char *in, char *out, uint64_t count, const struct reduction *how) {
+    struct core *c = o->c;
+    double *scratch = arena_alloc(c, count * sizeof(double));
+    struct rank *me = rank_at(c, c->rank);
+    me->scratch_at = scratch ? arena_offset(c, scratch, count * sizeof(double)) : -1;
+    if (scratch) {
+        to_double(scratch, in, count, how->dtype);
+        for (uint64_t i = 0; how->prescale != 1.0 && i < count; i++) scratch[i] *= how->prescale;
+    }
+    int status = barrier_wait(c, o->set);
+    double *vector[MAX_RANKS];
+    for (int m = 0; m < o->count && !status; m++) {
+        int r = o->set->members[m];
+        if (rank_at(c, r)->scratch_at < 0) status = FULL; /* the same on all: everybody looks at everybody */
+        else vector[m] = (double *)(arena_at(c, r) + rank_at(c, r)->scratch_at);
+    }
+    uint64_t part = (count + (uint64_t)o->count - 1) / (uint64_t)o->count;
+    uint64_t low = minimum((uint64_t)o->me * part, count), high = minimum(low + part, count);
+    for (int distance = 1, level = 0; distance < o->count && !status; distance *= 2, level++) {
+        double *dots = me->dots[level & 1];
+        for (int m = 0; m < o->count; m += 2 * distance) {
+            const double *a = vector[m], *b = vector[m + distance];
+            double ab = 0, aa = 0, bb = 0;
+            for (uint64_t i = low; i < high; i++) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+            dots[3 * m] = ab, dots[3 * m + 1] = aa, dots[3 * m + 2] = bb;
+        }
+        status = barrier_wait(c, o->set);
+        for (int m = 0; m < o->count && !status; m += 2 * distance) {
+            double ab = 0, aa = 0, bb = 0;
+            for (int k = 0; k < o->count; k++) {
+                const double *d = rank_at(c, o->set->members[k])->dots[level & 1] + 3 * m;
+                ab += d[0], aa += d[1], bb += d[2];
+            }
+            double wa = aa > 0 ? 1 - ab / (2 * aa) : 1, wb = bb > 0 ? 1 - ab / (2 * bb) : 1;
+            double *a = vector[m];
+            const double *b = vector[m + distance];
+            for (uint64_t i = low; i < high; i++) a[i] = wa * a[i] + wb * b[i];
+        }
+    }
+    if (!status) status = barrier_wait(c, o->set);
+    if (!status) {
+        const double *result = vector[0];
+        double block[1024];
+        for (uint64_t at = 0; at < count; at += 1024) {
+            uint64_t n = minimum(count - at, 1024);
+            for (uint64_t i = 0; i < n; i++) block[i] = result[at + i] * how->postscale;
+            from_double(out + at * item_bytes[how->dtype], block, n, how->dtype);
+        }
+        status = barrier_wait(c, o->set); /* the scratch goes */
+    }
+    if (scratch) arena_free(c, scratch);
+    return status;
+}
+
+/* ---- allgather, broadcast, alltoall, reducescatter: publish a chunk, meet, take what is mine ---- */
+
+struct exchange {
+    const char *in;
+    char *out;
+    int64_t sent[MAX_RANKS], received[MAX_RANKS]; /* bytes to and from each member */
+    const struct reduction *how;                  /* reducescatter */
+    int root;                                     /* broadcast: a position */
+    uint64_t rounds, step;                        /* step: bytes for one member in one round */
+};
+
+static void publish(struct circle *o, const struct exchange *x, enum kind kind, uint64_t k) {
+    char *slot = my_slot(o, k);
+    if (kind == BROADCAST || kind == ALLGATHER) {
+        uint64_t all = (uint64_t)x->sent[o->me], at = minimum(k * x->step, all);
+        if (kind == ALLGATHER || o->me == x->root) memcpy(slot, x->in + at, minimum(x->step, all - at));
+        return;
+    }
+    const char *in = x->in;
+    for (int m = 0; m < o->count; m++) {
+        uint64_t all = (uint64_t)x->sent[m], at = minimum(k * x->step, all);
+        memcpy(slot + (uint64_t)m * x->step, in + at, minimum(x->step, all - at));
+        in += all;
+    }
+}
+
+static void consume(struct circle *o, const struct exchange *x, enum kind kind, uint64_t k) {
+    if (kind == REDUCESCATTER) {
+        uint64_t all = (uint64_t)x->sent[o->me], at = minimum(k * x->step, all), bytes = minimum(x->step, all - at);
+        const void *from[MAX_RANKS];
+        for (int m = 0; m < o->count; m++) from[m] = slot_of(o, m, k) + (uint64_t)o->me * x->step;
+        if (bytes) reduce_bytes(x->how, x->out + at, from, o->count, bytes);
+        return;
+    }
+    char *out = x->out;
+    for (int m = 0; m < o->count; m++) {
+        uint64_t all = (uint64_t)x->received[m], at = minimum(k * x->step, all);
+        uint64_t offset = kind == ALLTOALL ? (uint64_t)o->me * x->step : 0;
+        memcpy(out + at, slot_of(o, m, k) + offset, minimum(x->step, all - at));
+        out += all;
+    }
+}
+
+static int run_exchange(struct circle *o, const struct exchange *x, enum kind kind) {
+    if (!x->rounds) return 0;
+    publish(o, x, kind, 0);
+    int status = meet(o);
+    for (uint64_t k = 0; k < x->rounds && !status; k++) {
+        if (k + 1 < x->rounds) publish(o, x, kind, k + 1);
+        consume(o, x, kind, k);
+        if (k + 1 < x->rounds) status = barrier_wait(o->c, o->set);
+    }
+    o->c->slot_base += x->rounds;
+    return status;
+}
+
+/* Elements of member m's part of a reducescatter: whole rows, the first members one more. */
+static uint64_t part_of(const struct shape *s, int m, int count) {
+    uint64_t rows = s->row ? s->count / s->row : 0;
+    return (rows / (uint64_t)count + ((uint64_t)m < rows % (uint64_t)count)) * s->row;
+}
+
+static uint64_t largest(const int64_t *v, int n) {
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) most = v[i] > most ? v[i] : most;
+    return (uint64_t)most;
+}
+
+static bool allocate(struct ticket *t, uint32_t segments, uint32_t members) {
+    t->memory = calloc(segments, sizeof *t->memory);
+    t->received = calloc((size_t)segments * members, sizeof *t->received);
+    return t->memory && t->received;
+}
+
+static char *receive_into(struct ticket *t, uint32_t segment, const int64_t *received, int members) {
+    int64_t total = 0;
+    for (int m = 0; m < members; m++) total += t->received[segment * (uint32_t)members + (uint32_t)m] = received[m];
+    return t->memory[segment] = malloc(total ? (size_t)total : 1);
+}
+
+static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t, const struct reduction *how) {
+    enum kind kind = (enum kind)e->kind;
+    struct shape segments[1];
+    int status = 0;
+    bool gathers = kind == ALLGATHER || kind == ALLTOALL;
+    uint32_t count = e->segment_count;
+    if (gathers && !allocate(t, count, (uint32_t)o->count)) status = FULL;
+    for (uint32_t k = 0; k < count && !status; k++) {
+        struct exchange x = {.in = t->in[k], .how = how, .step = CHUNK_BYTES};
+        segments[0] = t->plan->segments[k];
+        uint64_t most = 0;
+        for (int m = 0; m < o->count; m++) {
+            const int64_t *meta = arrival_at(e, o->set->members[m])->meta;
+            if (kind == ALLGATHER) {
+                x.sent[m] = x.received[m] = meta[k];
+            } else if (kind == ALLTOALL) {
+                uint64_t bytes = largest(meta, o->count);
+                most = bytes > most ? bytes : most;
+                x.sent[m] = t->meta[m];
+                x.received[m] = meta[o->me];
+            } else if (kind == BROADCAST) {
+                x.sent[m] = (int64_t)(segments[0].count * item_bytes[segments[0].dtype]);
+                x.root = o->set->position[e->root];
+            } else {
+                x.sent[m] = (int64_t)(part_of(segments, m, o->count) * item_bytes[segments[0].dtype]);
+            }
+        }
+        if (kind == BROADCAST) x.received[x.root] = o->me == x.root && t->in[k] == t->out[k] ? 0 : x.sent[x.root];
+        if (kind == ALLTOALL || kind == REDUCESCATTER) x.step = (CHUNK_BYTES / (uint64_t)o->count) & ~63ull;
+        if (kind != ALLTOALL) most = largest(x.sent, o->count);
+        x.rounds = (most + x.step - 1) / x.step;
+        x.out = gathers ? receive_into(t, k, x.received, o->count) : t->out[k];
+        if (!x.out && gathers) abort(); /* out of memory where no rank can be told: as any allocation in C */
+        status = run_exchange(o, &x, kind);
+    }
+    return status;
+}
+
+/* ---- the batch ---- */
+
+static struct piece *pieces(struct core *c, uint32_t wanted) {
+    if (wanted > c->piece_room) {
+        struct piece *more = realloc(c->pieces, wanted * sizeof *more);
+        if (!more) return NULL;
+        c->pieces = more;
+        c->piece_room = wanted;
+    }
+    return c->pieces;
+}
+
+/* Every segment of one element type of every operation of the batch, as one stream. */
+static int allreduce_batch(struct circle *o, const struct scheduled *batch, struct ticket **tickets, uint32_t count,
+                           struct reduction how) {
+    struct core *c = o->c;
+    bool contributes = tickets[0] != NULL;
+    uint32_t wanted = 0;
+    for (uint32_t i = 0; i < count; i++) wanted += entry_at(c, batch[i].entry)->segment_count;
+    struct piece *all = pieces(c, wanted + 1);
+    if (!all) abort();
+    int status = 0;
+    for (how.dtype = 0; how.dtype < DTYPES && !status; how.dtype++) {
+        uint64_t total = 0;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            struct entry *e = entry_at(c, batch[i].entry);
+            for (uint32_t k = 0; k < e->segment_count; k++) {
+                struct shape *s = &e->segments[k];
+                uint64_t bytes = s->count * item_bytes[s->dtype];
+                if ((int)s->dtype != how.dtype || !bytes) continue;
+                all[n++] = contributes ? (struct piece){tickets[i]->in[k], tickets[i]->out[k], bytes}
+                                       : (struct piece){NULL, NULL, bytes};
+                total += bytes;
+            }
+        }
+        if (total) status = allreduce_pieces(o, all, total, &how, contributes);
+    }
+    return status;
+}
+
+static int allreduce_one(struct circle *o, const struct scheduled *item, struct ticket *t, struct reduction how) {
+    struct core *c = o->c;
+    struct entry *e = entry_at(c, item->entry);
+    char *buffers[MAX_RANKS];
+    bool in_place = true;
+    how.dtype = (int)e->segments[0].dtype;
+    for (int i = 0; i < o->from_count; i++) {
+        int64_t at = arrival_at(e, o->from[i])->arena_at;
+        in_place &= at >= 0;
+        buffers[i] = arena_at(c, o->from[i]) + at;
+    }
+    if (e->op == ADASUM) {
+        int status = 0;
+        for (uint32_t k = 0; k < e->segment_count && !status; k++) {
+            how.dtype = (int)t->plan->segments[k].dtype;
+            status = adasum(o, t->in[k], t->out[k], t->plan->segments[k].count, &how);
+        }
+        return status;
+    }
+    if (in_place) return allreduce_in_place(o, buffers, e->bytes, &how);
+    return allreduce_batch(o, item, &t, 1, how);
+}
+
+/* My slots may still be read by the members of the last set. */
+static int turn_to(struct core *c, uint32_t set) {
+    if (c->last_set && c->last_set != set + 1) {
+        struct set *last = set_at(c, c->last_set - 1);
+        uint64_t wanted = c->batches[c->last_set - 1] * last->count;
+        while (atomic_load(&last->finished) < wanted) {
+            if (aborted(c)) return ABORTED;
+            sched_yield();
+        }
+    }
+    c->last_set = set + 1;
+    return 0;
+}
+
+int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
+    struct entry *e = entry_at(c, batch[0].entry);
+    struct ticket *tickets[count];
+    struct circle o = {.c = c, .set = set_at(c, e->set)};
+    uint32_t set = e->set, p = batch[0].round & 1;
+    o.me = o.set->position[c->rank];
+    o.count = (int)o.set->count;
+    o.from_count = contributors(c, e, batch[0].round, o.from);
+    bool contributes = has(e->contributors[p], c->rank);
+    struct reduction how = {.op = (int)e->op, .prescale = e->prescale, .postscale = e->postscale, .divisor = 1};
+    if (how.op == AVERAGE) how.divisor = e->average_active[p] ? o.from_count : o.count;
+    for (uint32_t i = 0; i < count; i++) {
+        tickets[i] = contributes ? atomic_load(&c->in_flight[batch[i].entry]) : NULL;
+        if (!tickets[i]) continue;
+        tickets[i]->failure = entry_at(c, batch[i].entry)->note[batch[i].round & 1];
+        trace(c, TRACE_BEGIN, tickets[i]->plan, c->rank, 0, count);
+    }
+    int status = turn_to(c, set);
+    rank_at(c, c->rank)->slot_base = c->slot_base;
+    if (status) {
+    } else if (e->kind == ALLREDUCE) {
+        status = count == 1 ? allreduce_one(&o, batch, tickets[0], how) : allreduce_batch(&o, batch, tickets, count, how);
+    } else {
+        how.dtype = (int)e->segments[0].dtype;
+        status = execute_exchange(&o, e, tickets[0], &how);
+    }
+    c->batches[set]++;
+    atomic_fetch_add(&o.set->finished, 1);
+    for (uint32_t i = 0; i < count; i++) {
+        if (status != ABORTED) atomic_fetch_add(&entry_at(c, batch[i].entry)->finished, 1);
+        if (tickets[i]) finish(c, tickets[i], status == OK && tickets[i]->failure ? SUSPICIOUS : status);
+    }
+    atomic_fetch_add(&c->header->progress, 1);
+    return status;
+}
+
+/* ---- payloads that rode with the arrivals ---- */
+
+bool round_over(struct core *c, struct ticket *t) {
+    struct entry *e = entry_at(c, t->entry);
+    uint32_t p = t->round & 1;
+    return atomic_load_explicit(&e->round, memory_order_acquire) > t->round && (e->failed[p] || e->inlined[p]);
+}
+
+static int take(struct core *c, struct ticket *t, struct entry *e) {
+    struct set *s = set_at(c, e->set);
+    struct plan *p = t->plan;
+    uint32_t parity = t->round & 1;
+    if (p->kind == BARRIER) return 0;
+    int from[MAX_RANKS], n = contributors(c, e, t->round, from), me = s->position[c->rank];
+    if (p->kind == ALLGATHER || p->kind == ALLTOALL) {
+        const char *at[MAX_RANKS];
+        int64_t sizes[MAX_RANKS];
+        uint32_t streams = p->kind == ALLGATHER ? p->segment_count : (uint32_t)n;
+        for (int m = 0; m < n; m++) at[m] = payload_at(c, e, t->round, from[m]) + streams * sizeof(int64_t);
+        if (!allocate(t, p->segment_count, (uint32_t)n)) return FULL;
+        for (uint32_t k = 0; k < streams; k++) {
+            bool mine = p->kind == ALLGATHER || (int)k == me;
+            for (int m = 0; m < n; m++) sizes[m] = ((int64_t *)payload_at(c, e, t->round, from[m]))[k];
+            uint32_t segment = p->kind == ALLGATHER ? k : 0;
+            char *out = mine ? receive_into(t, segment, sizes, n) : NULL;
+            for (int m = 0; m < n; m++) {
+                if (mine && out) memcpy(out, at[m], (size_t)sizes[m]), out += sizes[m];
+                at[m] += (sizes[m] + 7) & ~7ll;
+            }
+        }
+        return 0;
+    }
+    double divisor = p->op != AVERAGE ? 1 : e->average_active[parity] ? n : (double)s->count;
+    uint64_t at = 0;
+    for (uint32_t k = 0; k < p->segment_count; k++) {
+        struct shape *shape = &p->segments[k];
+        uint64_t item = item_bytes[shape->dtype], bytes = shape->count * item, low = 0, count = shape->count;
+        if (p->kind == BROADCAST) {
+            if (c->rank != p->root || t->in[k] != t->out[k]) memcpy(t->out[k], payload_at(c, e, t->round, p->root) + at, bytes);
+            at += (bytes + 7) & ~7ull;
+            continue;
+        }
+        if (p->kind == REDUCESCATTER) {
+            for (int m = 0; m < me; m++) low += part_of(shape, m, (int)s->count) * item;
+            count = part_of(shape, me, (int)s->count);
+        }
+        const void *in[MAX_RANKS];
+        for (int m = 0; m < n; m++) in[m] = payload_at(c, e, t->round, from[m]) + at + low;
+        if (count) reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor);
+        at += (bytes + 7) & ~7ull;
+    }
+    return 0;
+}
+
+/* Take what a round left behind; the caller knows that it is over. Only one thread does it. */
+void harvest(struct core *c, struct ticket *t) {
+    uint32_t state = atomic_load(&t->state);
+    if ((state & ~DROPPED) != WAITING) return;
+    if (!atomic_compare_exchange_strong(&t->state, &state, (state & DROPPED) | BUSY)) return;
+    struct entry *e = entry_at(c, t->entry);
+    uint32_t p = t->round & 1;
+    int status = OK;
+    t->failure = e->failed[p] ? e->failed[p] : e->note[p];
+    if (e->failed[p]) status = FAILED;
+    else status = take(c, t, e);
+    if (status == OK && t->failure) status = SUSPICIOUS;
+    atomic_fetch_add(&e->finished, 1);
+    finish(c, t, status);
+}

@@ -1,0 +1,324 @@
+/* Agreement: the table of known operations, and the schedule.
+ *
+ * A rank arrives at an operation by name. The arrival that completes the members closes the round: it compares the
+ * fingerprints and either fails the round, declares it over (every payload rode along), or appends it to the schedule.
+ * There is no coordinator and no message; what a repeated operation costs is this function under one lock.
+ *
+ * Rounds: a rank arrives at round r + 1 of an operation only when it is through with round r. So when round r + 2 opens,
+ * everybody is through with r, and two copies (by parity) of what a round leaves behind are enough.
+ */
+#include "core.h"
+#include <sched.h>
+#include <string.h>
+
+static uint32_t *index_at(struct core *c, const uint64_t *key) {
+    return (uint32_t *)(c->base + c->header->at_index) + key[0] % c->header->entry_count;
+}
+
+static bool idle(struct entry *e) { return e->arrived == 0 && atomic_load(&e->finished) == e->finished_wanted; }
+
+static void forget(struct core *c, uint32_t i) {
+    struct entry *e = entry_at(c, i);
+    for (uint32_t *link = index_at(c, e->key); *link; link = &entry_at(c, *link - 1)->next_in_bucket) {
+        if (*link != i + 1) continue;
+        *link = e->next_in_bucket;
+        return;
+    }
+}
+
+/* A place for a new operation: a fresh one up to the cache's capacity, then one that is idle and was not used since the
+ * hand last came by, then fresh ones again. -1 if all are busy. */
+static int64_t find_room(struct core *c) {
+    struct header *h = c->header;
+    if (h->used_entries < c->cache_capacity) return (int64_t)h->used_entries++;
+    for (uint64_t looked = 0; looked < 2 * h->used_entries; looked++) {
+        uint32_t i = (uint32_t)(h->hand++ % h->used_entries);
+        struct entry *e = entry_at(c, i);
+        if (!idle(e)) continue;
+        if (e->recent) { e->recent = 0; continue; }
+        forget(c, i);
+        return i;
+    }
+    return h->used_entries < h->entry_count ? (int64_t)h->used_entries++ : -1;
+}
+
+static int64_t find_or_make(struct core *c, struct plan *p) {
+    for (uint32_t i = *index_at(c, p->key); i; i = entry_at(c, i - 1)->next_in_bucket) {
+        struct entry *e = entry_at(c, i - 1);
+        if (e->key[0] == p->key[0] && e->key[1] == p->key[1]) return i - 1;
+    }
+    int64_t i = find_room(c);
+    if (i < 0) return -1;
+    struct entry *e = entry_at(c, (uint32_t)i);
+    e->key[0] = p->key[0];
+    e->key[1] = p->key[1];
+    e->stamp = ++c->header->next_stamp;
+    e->set = p->set;
+    e->arrived = 0;
+    e->fingerprint = 0;
+    e->next_in_bucket = *index_at(c, p->key);
+    *index_at(c, p->key) = (uint32_t)i + 1;
+    for (int r = 0; r < c->size; r++) {
+        arrival_at(e, r)->plan = 0;
+        arrival_at(e, r)->round = 0;
+    }
+    /* rounds go on counting: a late reader of the operation that was here sees that its round is over */
+    return i;
+}
+
+static void describe(struct entry *e, struct plan *p) {
+    e->fingerprint = p->fingerprint;
+    e->kind = p->kind;
+    e->op = p->op;
+    e->root = p->root;
+    e->prescale = p->prescale;
+    e->postscale = p->postscale;
+    e->bytes = p->bytes;
+    e->segment_count = p->segment_count;
+    memcpy(e->segments, p->segments, p->segment_count * sizeof *p->segments);
+}
+
+/* Copy everything that was said, so that every rank can print it. */
+static uint32_t record(struct core *c, struct entry *e, enum failure_code code, const char *text) {
+    uint64_t serial = c->header->failure_count++;
+    struct failure *f = failure_at(c, serial);
+    f->serial = serial;
+    f->code = code;
+    strncpy(f->text, text, TEXT_BYTES - 1);
+    f->text[TEXT_BYTES - 1] = 0;
+    for (int r = 0; r < c->size; r++) {
+        struct arrival *a = arrival_at(e, r);
+        f->length[r] = a->round == e->round + 1 ? a->description_length : 0;
+        memcpy(f->description + (uint64_t)r * DESCRIPTION_BYTES, a->description, f->length[r]);
+    }
+    return (uint32_t)serial + 1;
+}
+
+static bool arrived(struct entry *e, int r) { return arrival_at(e, r)->round == e->round + 1; }
+
+static void close_round(struct core *c, uint32_t i, uint32_t failure) {
+    struct header *h = c->header;
+    struct entry *e = entry_at(c, i);
+    struct set *s = set_at(c, e->set);
+    uint32_t round = atomic_load(&e->round), p = round & 1;
+    uint32_t present = 0;
+    bool agree = true, same_line = true, inlined = true, unnamed = false;
+    struct arrival *first = NULL;
+    memset(e->contributors[p], 0, sizeof e->contributors[p]);
+    for (uint32_t m = 0; m < s->count; m++) {
+        if (!arrived(e, s->members[m])) continue;
+        struct arrival *a = arrival_at(e, s->members[m]);
+        if (!first) first = a;
+        agree &= a->fingerprint == first->fingerprint;
+        same_line &= a->line == first->line;
+        unnamed |= a->unnamed;
+        inlined &= a->inlined;
+        put(e->contributors[p], s->members[m]);
+        present++;
+    }
+    if (!failure && !agree) failure = record(c, e, MISMATCH, "");
+    if (!failure && present < s->count && (e->kind != ALLREDUCE || e->op == ADASUM)) failure = record(c, e, JOINED, "");
+    e->failed[p] = failure;
+    e->note[p] = !failure && unnamed && !same_line ? record(c, e, NOTE, "") : 0;
+    e->average_active[p] = h->join_active;
+    e->inlined[p] = inlined;
+    bool scheduled = !failure && !inlined;
+    e->finished_wanted += scheduled ? s->count : present;
+    e->arrived = 0;
+    atomic_store(&e->round, round + 1);
+    e->batch_formed = e->batch_next = 0;
+    for (uint32_t m = 0; scheduled && m < s->count; m++) { /* never overflows: each unexecuted item is another entry */
+        struct rank *rank = rank_at(c, s->members[m]);
+        uint64_t tail = atomic_load(&rank->tail);
+        *schedule_at(c, s->members[m], tail) = (struct scheduled){i, round, 0};
+        atomic_store(&rank->tail, tail + 1);
+    }
+    atomic_fetch_add(&h->progress, 1);
+    ring(c);
+}
+
+/* Everybody who is needed has arrived or has joined. */
+static bool complete(struct core *c, struct entry *e) {
+    struct set *s = set_at(c, e->set);
+    if (e->arrived == s->count) return true;
+    if (!e->arrived || !c->header->joined_count) return false;
+    for (uint32_t m = 0; m < s->count; m++)
+        if (!arrived(e, s->members[m]) && !has(c->header->joined, s->members[m])) return false;
+    return true;
+}
+
+/* Close what the last join made complete. Called under the lock. */
+void close_ready(struct core *c) {
+    for (uint32_t i = 0; i < c->header->used_entries; i++)
+        if (complete(c, entry_at(c, i))) close_round(c, i, 0);
+}
+
+void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text) {
+    uint32_t i = (uint32_t)(((char *)e - c->base - c->header->at_entries) / c->header->entry_bytes);
+    close_round(c, i, record(c, e, code, text));
+}
+
+/* This rank goes: whoever waits for it must not wait any longer. Called under the lock. */
+void leave_table(struct core *c) {
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+        struct entry *e = entry_at(c, i);
+        if (e->arrived && set_at(c, e->set)->position[c->rank] >= 0 && !arrived(e, c->rank)) {
+            char rank[8] = {(char)('0' + c->rank / 100), (char)('0' + c->rank / 10 % 10), (char)('0' + c->rank % 10)};
+            fail_round(c, e, GONE, rank);
+        }
+    }
+}
+
+int contributors(struct core *c, struct entry *e, uint32_t round, int *ranks) {
+    int n = 0;
+    struct set *s = set_at(c, e->set);
+    for (uint32_t m = 0; m < s->count; m++)
+        if (has(e->contributors[round & 1], s->members[m])) ranks[n++] = s->members[m];
+    return n;
+}
+
+int arrive(struct core *c, struct ticket *t) {
+    struct plan *p = t->plan;
+    struct set *s = set_at(c, p->set);
+    if (lock(c)) return ABORTED;
+    int status = aborted(c) ? ABORTED : OK;
+    for (uint32_t m = 0; status == OK && m < s->count; m++)
+        if (atomic_load(&rank_at(c, s->members[m])->state) == GONE_CLEAN) status = LEFT;
+    int64_t i = p->entry;
+    if (status == OK && (!p->stamp || entry_at(c, p->entry)->stamp != p->stamp)) {
+        i = find_or_make(c, p);
+        if (i < 0) status = FULL;
+    }
+    if (status != OK) {
+        unlock(c);
+        return status;
+    }
+    struct entry *e = entry_at(c, (uint32_t)i);
+    struct arrival *a = arrival_at(e, c->rank);
+    struct ticket *before = atomic_load(&c->in_flight[i]);
+    while (before && round_over(c, before)) { /* over, but nobody asked for it yet, or another thread is just taking it */
+        harvest(c, before);
+        before = atomic_load(&c->in_flight[i]);
+        if (before) sched_yield();
+    }
+    if (before || arrived(e, c->rank)) {
+        unlock(c);
+        return DUPLICATE;
+    }
+    p->entry = t->entry = (uint32_t)i;
+    p->stamp = t->stamp = e->stamp;
+    t->round = atomic_load(&e->round);
+    if (e->fingerprint != p->fingerprint) describe(e, p);
+    if (a->plan != p->serial) {
+        a->plan = p->serial;
+        a->fingerprint = p->fingerprint;
+        a->line = p->line;
+        a->unnamed = p->unnamed;
+        a->description_length = p->description_length;
+        memcpy(a->description, p->description, p->description_length);
+    }
+    a->meta_count = t->meta_count;
+    if (t->meta_count) memcpy(a->meta, t->meta, t->meta_count * sizeof *t->meta);
+    uint64_t payload = t->meta_count * sizeof *t->meta;
+    if (p->kind == ALLGATHER || p->kind == ALLTOALL)
+        for (uint32_t m = 0; m < t->meta_count; m++) payload += ((uint64_t)t->meta[m] + 7) & ~7ull;
+    else
+        payload += p->packed_bytes;
+    a->inlined = payload <= INLINE_BYTES && p->op != ADASUM;
+    a->arena_at = -1;
+    if (a->inlined) {
+        char *to = payload_at(c, e, t->round, c->rank);
+        if (t->meta_count) memcpy(to, t->meta, t->meta_count * sizeof *t->meta);
+        to += t->meta_count * sizeof *t->meta;
+        if (p->kind == ALLGATHER || p->kind == ALLTOALL) { /* one stream of bytes a segment, or a member */
+            const char *from = t->in ? t->in[0] : NULL;
+            for (uint32_t m = 0; m < t->meta_count; m++) {
+                if (p->kind == ALLGATHER) from = t->in[m];
+                memcpy(to, from, (size_t)t->meta[m]);
+                to += ((uint64_t)t->meta[m] + 7) & ~7ull;
+                from += t->meta[m];
+            }
+        } else if (p->kind != BARRIER && (p->kind != BROADCAST || p->root == c->rank)) {
+            for (uint32_t k = 0; k < p->segment_count; k++) {
+                uint64_t bytes = p->segments[k].count * item_bytes[p->segments[k].dtype];
+                memcpy(to, t->in[k], bytes);
+                to += (bytes + 7) & ~7ull;
+            }
+        }
+    } else if (p->kind == ALLREDUCE && p->segment_count == 1 && t->in[0] == t->out[0] && p->op != ADASUM) {
+        a->arena_at = arena_offset(c, t->in[0], p->bytes);
+    }
+    a->time_ns = now_ns();
+    if (!e->arrived) e->first_arrival_ns = a->time_ns;
+    a->round = t->round + 1;
+    e->arrived++;
+    e->recent = 1;
+    atomic_store(&c->in_flight[i], t);
+    atomic_fetch_add(&c->header->progress, 1);
+    if (complete(c, e)) close_round(c, (uint32_t)i, 0);
+    unlock(c);
+    return OK;
+}
+
+/* ---- the schedule ---- */
+
+static bool reduced_in_place(struct core *c, struct entry *e, uint32_t round) {
+    for (int r = 0; r < c->size; r++)
+        if (has(e->contributors[round & 1], r) && arrival_at(e, r)->arena_at < 0) return false;
+    return true;
+}
+
+static bool fusible(struct core *c, const struct scheduled *a) {
+    struct entry *e = entry_at(c, a->entry);
+    return e->kind == ALLREDUCE && e->op != ADASUM && e->bytes <= c->fusion_bytes &&
+           !(c->split_groups && e->segment_count > 1) && !reduced_in_place(c, e, a->round);
+}
+
+static bool uniform(struct entry *e) { /* one element type throughout */
+    for (uint32_t k = 1; k < e->segment_count; k++)
+        if (e->segments[k].dtype != e->segments[0].dtype) return false;
+    return true;
+}
+
+static bool alike(struct core *c, const struct scheduled *x, const struct scheduled *y) {
+    struct entry *a = entry_at(c, x->entry), *b = entry_at(c, y->entry);
+    return a->set == b->set && a->op == b->op && a->prescale == b->prescale && a->postscale == b->postscale &&
+           a->segments[0].dtype == b->segments[0].dtype && uniform(a) && uniform(b) &&
+           a->average_active[x->round & 1] == b->average_active[y->round & 1] &&
+           !memcmp(a->contributors[x->round & 1], b->contributors[y->round & 1], sizeof a->contributors[0]);
+}
+
+/* The next operations to carry out as one, in *out; 0 if there is nothing to do. The first member to come here decides
+ * for all: it looks ahead over its schedule and pulls what fuses to the front. That keeps one global order, because all
+ * members carry the whole batch out where its first operation stands. Called under the lock. */
+uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room) {
+    uint64_t tail = atomic_load(&rank_at(c, c->rank)->tail);
+    while (c->next < tail && schedule_at(c, c->rank, c->next)->done) c->next++;
+    if (c->next == tail) return 0;
+    struct scheduled *head = schedule_at(c, c->rank, c->next);
+    struct entry *first = entry_at(c, head->entry);
+    if (!first->batch_formed) {
+        first->batch_formed = 1;
+        uint64_t bytes = first->bytes;
+        struct entry *last = first;
+        uint32_t count = 1;
+        bool open = fusible(c, head);
+        for (uint64_t at = c->next + 1; open && at < tail && count < room; at++) {
+            struct scheduled *other = schedule_at(c, c->rank, at);
+            uint64_t more = entry_at(c, other->entry)->bytes;
+            if (other->done || bytes + more > c->fusion_bytes || !fusible(c, other) || !alike(c, head, other)) continue;
+            last->batch_next = other->entry + 1;
+            last = entry_at(c, other->entry);
+            bytes += more;
+            count++;
+        }
+    }
+    uint32_t count = 0;
+    uint64_t at = c->next;
+    for (uint32_t i = head->entry + 1; i; i = entry_at(c, i - 1)->batch_next) {
+        while (schedule_at(c, c->rank, at)->entry != i - 1 || schedule_at(c, c->rank, at)->done) at++;
+        schedule_at(c, c->rank, at)->done = 1;
+        out[count++] = *schedule_at(c, c->rank, at);
+    }
+    return count;
+}

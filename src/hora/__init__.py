@@ -1,0 +1,57 @@
+"""Hora: Horovod's API for data-parallel training, a launcher, and a lab that tells whether it was worth it.
+
+Importing this package costs next to nothing: ``run`` and the front-ends (``hora.torch``) are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hora.errors import (
+    DeadlockError,
+    DuplicateNameError,
+    EnvironmentUnfit,
+    HoraError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    MismatchError,
+    NotInitializedError,
+    NotMemberError,
+    PeerLostError,
+    ShutDownError,
+    StallError,
+    UsageError,
+    WorkersFailed,
+)
+
+if TYPE_CHECKING:
+    from hora.launch.function import run as run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeadlockError",
+    "DuplicateNameError",
+    "EnvironmentUnfit",
+    "HoraError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "MismatchError",
+    "NotInitializedError",
+    "NotMemberError",
+    "PeerLostError",
+    "ShutDownError",
+    "StallError",
+    "UsageError",
+    "WorkersFailed",
+    "__version__",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from hora.launch.function import run
+
+        return run
+    raise AttributeError(f"module 'hora' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""``horovod.common``: what its frameworks share."""

@@ -1,0 +1,152 @@
+"""`hora bench`: measures Hora beside its peers. The work is in ``hora.lab.bench``; here are only options and output."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from hora.errors import UsageError, WorkersFailed
+
+if TYPE_CHECKING:
+    from hora.lab.bench.plan import Plan, Result
+
+__all__ = ["bench"]
+
+# -np is Horovod's spelling; click takes it as one option, not as -n with the value "p".
+WORKERS = click.option("-np", "--num-proc", "np", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
+JSON = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
+)
+AGAINST = click.option(
+    "--against",
+    metavar="PEERS",
+    help="Peers to measure beside Hora: gloo, mpi, both with a comma between, or none.  [default: what is installed]",
+)
+
+
+def _rounds(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--rounds",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help="How often each contender has a turn.",
+    )
+
+
+@click.group()
+def bench() -> None:
+    """Measure Hora, with its peers side by side in one run.
+
+    Contenders take turns, so that whatever disturbs the machine disturbs all of them; figures are medians over rounds,
+    of the slowest worker. Every contender must first produce the right sum.
+    """
+
+
+@bench.command()
+@WORKERS
+@AGAINST
+@click.option("--sizes", help="Bytes that each worker brings, such as 4,64K,16MB.  [default: 4 bytes to 64 MB]")
+@_rounds(21)
+@JSON
+def allreduce(np: int, against: str | None, sizes: str | None, rounds: int, json_file: Path | None) -> None:
+    """One tensor, summed in place, from 4 bytes to 64 MB."""
+    from hora.lab.bench.plan import DEFAULT_SIZES, Plan, parse_size
+
+    chosen = tuple(parse_size(size) for size in sizes.split(",")) if sizes else DEFAULT_SIZES
+    _collective(Plan(bench="allreduce", contenders=(), sizes=chosen, rounds=rounds), np, against, json_file)
+
+
+@bench.command()
+@WORKERS
+@AGAINST
+@_rounds(21)
+@JSON
+def gradients(np: int, against: str | None, rounds: int, json_file: Path | None) -> None:
+    """The 161 gradients of ResNet-50, submitted asynchronously.
+
+    Hora gets them in a different order on every worker; Gloo in the same order; MPI as one flat buffer.
+    """
+    from hora.lab.bench.plan import Plan
+
+    _collective(Plan(bench="gradients", contenders=(), rounds=rounds), np, against, json_file)
+
+
+@bench.command()
+@WORKERS
+@_rounds(7)
+@JSON
+def launch(np: int, rounds: int, json_file: Path | None) -> None:
+    """What importing hora.torch adds to importing torch, and what `hora run` adds to starting processes."""
+    from hora.lab.bench import launching
+
+    _conclude(json_file, lambda progress: launching.measure(np, rounds, _shown_command(), progress))
+
+
+def _collective(plan: Plan, np: int, against: str | None, json_file: Path | None) -> None:
+    import msgspec
+
+    from hora.lab.bench import drive
+
+    contenders, notes = drive.choose(_peers(against))
+    plan = msgspec.structs.replace(plan, contenders=contenders)
+    _conclude(json_file, lambda progress: drive.measure(plan, np, _shown_command(), notes, progress))
+
+
+def _peers(against: str | None) -> tuple[str, ...] | None:
+    """What ``--against`` names; None if it was not given.
+
+    >>> _peers("mpi, gloo"), _peers("none"), _peers(None)
+    (('mpi', 'gloo'), (), None)
+    """
+    from hora.lab.bench.drive import PEERS
+
+    if against is None:
+        return None
+    named = tuple(part for text in against.split(",") if (part := text.strip().lower()) not in ("", "none"))
+    for peer in named:
+        if peer not in PEERS:
+            raise UsageError(
+                f"--against {against}: there is no peer {peer!r}; it can be {' or '.join(PEERS)}, or none."
+            )
+    return named
+
+
+def _shown_command() -> str:
+    return shlex.join(["hora", *sys.argv[1:]])
+
+
+def _conclude(json_file: Path | None, measure: Callable[[Callable[[str], None]], Result]) -> None:
+    """Measure with progress on stderr, then print the table and write the file."""
+    from hora.lab.bench.show import print_result
+
+    log = Console(stderr=True, highlight=False)
+    waiting = log.status("starting workers") if log.is_terminal else None
+    context: AbstractContextManager[object] = waiting or nullcontext()
+
+    def progress(text: str) -> None:
+        if waiting:
+            waiting.update(text)
+        else:
+            log.print(text)
+
+    try:
+        with context:
+            result = measure(progress)
+    except WorkersFailed as error:
+        click.echo(f"hora: {error}", err=True)
+        raise
+    print_result(result, Console())
+    if json_file:
+        import msgspec
+
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        log.print(f"figures written to {json_file}")

@@ -1,0 +1,79 @@
+"""The ``hora`` command. Subcommands live in files of their own and are imported when they are used.
+
+Exit codes: 2 for wrong usage, 3 for an environment that is not up to it, a failed worker's own code otherwise. Both
+kinds of refusal are one message without a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hora import __version__
+from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
+
+__all__ = ["main"]
+
+# name: (module, what the list of commands says). The module offers the click command under the same name.
+_COMMANDS = {
+    "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
+    "bench": ("hora.cli.bench", "Measure collectives and start-up, beside other libraries."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table, so that ``hora --help`` imports no subcommand."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-v", "--version", prog_name="hora")
+def _hora() -> None:
+    """Scale a training script from one process to many, and see whether it was worth it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point; always ends the process."""
+    try:
+        result = _hora.main(
+            args=list(sys.argv[1:] if arguments is None else arguments), prog_name="hora", standalone_mode=False
+        )
+        code = result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        hint = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f"\nTry '{error.ctx.command_path} --help'."
+        code = _refuse(error.format_message() + hint, 2)
+    except UsageError as error:
+        code = _refuse(str(error), 2)
+    except EnvironmentUnfit as error:
+        code = _refuse(str(error), 3)
+    except WorkersFailed as error:
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    sys.exit(code)
+
+
+def _refuse(message: str, code: int) -> int:
+    click.echo(f"hora: {message}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Environment variables: the only reader of ``os.environ``, and the one table of what each variable means.
+
+Every variable is looked up as ``HORA_<NAME>`` and then as ``HOROVOD_<NAME>``; an empty value counts as unset. A value
+that cannot be read is a ``UsageError`` that names the variable, the value and what would be allowed, never a silent
+default. The reference page in the docs is made from the same table by ``reference()``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
+
+from hora.config.settings import JoinAverage, LogLevel, Settings, Transport
+from hora.errors import UsageError
+
+__all__ = ["PREFIXES", "VARIABLES", "Variable", "environ", "find", "flag", "launcher_process", "reference", "settings"]
+
+PREFIXES = ("HORA_", "HOROVOD_")
+
+
+# ---- how values are read: each parser returns the value or raises ValueError saying what is allowed ----
+
+
+def _bool(text: str) -> bool:
+    value = text.strip().lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("1, true, yes, on or 0, false, no, off")
+
+
+def _not(text: str) -> bool:
+    return not _bool(text)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _bytes(text: str) -> int:
+    """Bytes, with an optional binary unit.
+
+    >>> _bytes("67108864"), _bytes("64MB"), _bytes("1 g")
+    (67108864, 67108864, 1073741824)
+    """
+    digits = text.strip().lower().removesuffix("b").removesuffix("i").strip()
+    shift = {"k": 10, "m": 20, "g": 30}.get(digits[-1:], 0)
+    digits = digits[:-1].strip() if shift else digits
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError("a number of bytes such as 67108864 or 64MB")
+    return int(digits) << shift
+
+
+def _int(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise ValueError(f"a whole number, at least {low}")
+        return value
+
+    return parse
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError("a number, at least 0")
+    return value
+
+
+def _fail_bound(text: str) -> float:
+    """Horovod's 0 means "warn for ever"; here it keeps the default bound, because nothing may hang for ever."""
+    return _number(text) or Settings().stall_fail_s
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        value = text.strip().lower()
+        if value not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return value
+
+    return parse
+
+
+def _cpu_operations(text: str) -> str:
+    return {"gloo": "gloo"}.get(_choice("mpi", "gloo", "ccl")(text), "auto")
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(_int(0)(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError("a core number, or one per local rank separated by commas") from None
+
+
+# ---- the table ----
+
+
+class Variable(NamedTuple):
+    """One variable: its name without prefix, the ``Settings`` field it sets ("" if none), its parser, its meaning."""
+
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def default(self) -> object:
+        return getattr(Settings(), self.field) if self.field else None
+
+
+_NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in Hora."
+
+VARIABLES: tuple[Variable, ...] = (
+    # Moving data. Of two rows for one field the earlier wins.
+    Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
+             "What carries the data: shm (shared memory, one host), gloo, or auto (shm where possible)."),
+    Variable("CPU_OPERATIONS", "transport", _cpu_operations,
+             "Horovod's name for the choice: gloo forces gloo; mpi and ccl leave it to Hora."),
+    Variable("FUSION_THRESHOLD", "fusion_bytes", _bytes,
+             "Largest number of bytes fused into one operation; 0 turns fusion off."),
+    Variable("DISABLE_GROUP_FUSION", "disable_group_fusion", _bool, "Do not fuse a group with other operations."),
+    Variable("CYCLE_TIME", "cycle_time_ms", _number,
+             "Milliseconds the background thread may wait for more tensors to fuse. Nothing waits for it when idle."),
+    Variable("CACHE_CAPACITY", "cache_capacity", _int(0), "How many agreed operations are remembered; 0: none."),
+    Variable("SPIN_US", "spin_us", _int(-1),
+             "Microseconds to spin before sleeping; -1 chooses: briefly with a core per worker, else not at all."),
+    Variable("ARENA_BYTES", "arena_bytes", _bytes, "Size of each worker's arena in shared memory; 0 chooses."),
+    Variable("THREAD_AFFINITY", "thread_affinity", _cores,
+             "Core for the background thread, or a list with one core per local rank."),
+    Variable("GLOO_IFACE", "gloo_iface", _text, "Network interface for gloo between hosts."),
+    Variable("GLOO_TIMEOUT_SECONDS", "gloo_timeout_s", _number, "How long gloo waits for a connection."),
+    # Meaning
+    Variable("STRICT", "strict", _bool, "Make warnings errors, such as unnamed operations paired across source lines."),
+    Variable("JOIN_AVERAGE", "join_average", _choice(*get_args(JoinAverage)),
+             "What Average divides by after a join: all ranks, as Horovod does, or those still active."),
+    Variable("DYNAMIC_PROCESS_SETS", "dynamic_process_sets", _bool, "Allow process sets to be added after init."),
+    # Deadlines
+    Variable("START_TIMEOUT", "start_timeout_s", _number,
+             "Seconds init waits for the other workers; one more second is granted per worker."),
+    Variable("STALL_CHECK_DISABLE", "stall_check", _not, "1 turns stall warnings and the stall bound off."),
+    Variable("STALL_CHECK_TIME_SECONDS", "stall_warn_s", _number, "Warn of an operation some ranks did not submit."),
+    Variable("STALL_SHUTDOWN_TIME_SECONDS", "stall_fail_s", _fail_bound,
+             "Fail such an operation on every rank; 0 keeps the default."),
+    # Telling
+    Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
+    Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
+    Variable("TIMELINE", "timeline", _text,
+             "File to record a timeline in, one per rank; DYNAMIC arms start_timeline without recording yet."),
+    Variable("TIMELINE_MARK_CYCLES", "timeline_mark_cycles", _bool, "Mark cycles in the timeline."),
+    Variable("TIMELINE_MAX_BYTES", "timeline_max_bytes", _bytes, "Stop recording when a rank's file is this large."),
+    # The world, set by the launcher and read by config.world
+    Variable("RANK", "", _int(0), "This worker's rank, set by the launcher."),
+    Variable("SIZE", "", _int(1), "How many workers there are, set by the launcher."),
+    Variable("LOCAL_RANK", "", _int(0), "Rank among the workers of this host, set by the launcher."),
+    Variable("LOCAL_SIZE", "", _int(1), "How many workers this host has, set by the launcher."),
+    Variable("CROSS_RANK", "", _int(0), "Rank among the hosts that have this local rank, set by the launcher."),
+    Variable("CROSS_SIZE", "", _int(1), "How many hosts have this local rank, set by the launcher."),
+    Variable("HOSTNAME", "", _text, "This host's name in the plan, set by the launcher."),
+    Variable("HOMOGENEOUS", "", _bool, "Whether every host has the same number of workers, set by the launcher."),
+    Variable("JOB", "", _text, "The job's random name; marks every process of the job."),
+    Variable("HUB_FD", "", _int(0), "Inherited descriptor of the connection to the hub, set by the launcher."),
+    Variable("ALONE", "", _bool, "1 makes init a world of one whatever launcher started the process."),
+    # Horovod's names that have nothing to tune here
+    *(Variable(name, "", _text, _NOTHING) for name in (
+        "ADASUM_MPI_CHUNK_SIZE", "AUTOTUNE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES", "BATCH_D2D_MEMCOPIES", "CCL_CACHE",
+        "CONTROLLER", "DISABLE_NVTX_RANGES", "ELASTIC", "ELASTIC_TIMEOUT", "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS",
+        "HIERARCHICAL_ALLGATHER", "HIERARCHICAL_ALLREDUCE", "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS",
+        "TORUS_ALLREDUCE",
+    )),
+)  # fmt: skip
+
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+# ---- reading ----
+
+
+def environ() -> Mapping[str, str]:
+    """A snapshot of this process's environment."""
+    return dict(os.environ)
+
+
+def launcher_process(marker: str) -> str:
+    """Which process set the variable ``marker``: the nearest ancestor without it, as ``<pid>-<start time>``.
+
+    All workers that one launcher started on this host find the same answer, even through a shell in between, and no
+    other job does. Where there is no ``/proc`` it is the parent.
+    """
+    pid = os.getpid()
+    started = ""
+    while pid > 1:
+        try:
+            # The name in field 2 may hold spaces and brackets; the rest starts after the last bracket.
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                marked = f"{marker}=".encode() in b"\0" + file.read() or pid == os.getpid()
+        except OSError:  # gone, or another user's: then it is not one of ours
+            break
+        started = fields[19].decode()
+        if not marked:
+            break
+        pid = int(fields[1])
+    return f"{pid}-{started}" if started else str(os.getppid())
+
+
+def find(env: Mapping[str, str], name: str) -> Any:
+    """The value of the variable ``name`` (without prefix), or None if it is unset or empty.
+
+    >>> find({"HOROVOD_RANK": "3"}, "RANK")
+    3
+    >>> find({"HOROVOD_RANK": "3", "HORA_RANK": "1"}, "RANK")
+    1
+    >>> find({"HORA_RANK": "first"}, "RANK")
+    Traceback (most recent call last):
+    hora.errors.UsageError: HORA_RANK='first' cannot be read: it must be a whole number, at least 0. ...
+    """
+    variable = _BY_NAME[name]
+    for prefix in PREFIXES:
+        text = env.get(prefix + name, "")
+        if text:
+            try:
+                return variable.parse(text)
+            except ValueError as error:
+                raise UsageError(
+                    f"{prefix}{name}={text!r} cannot be read: it must be {error}. Correct or unset it."
+                ) from None
+    return None
+
+
+def flag(env: Mapping[str, str], name: str) -> bool:
+    """Whether the boolean variable ``name`` is set and true."""
+    return bool(find(env, name))
+
+
+def settings(env: Mapping[str, str]) -> Settings:
+    """The settings that ``env`` asks for; everything else keeps its default.
+
+    >>> settings({"HOROVOD_FUSION_THRESHOLD": "64MB", "HOROVOD_STALL_CHECK_DISABLE": "1"}).fusion_bytes
+    67108864
+    """
+    values: dict[str, Any] = {}
+    for variable in VARIABLES:
+        if variable.field and variable.field not in values:
+            value = find(env, variable.name)
+            if value is not None:
+                values[variable.field] = value
+    return Settings(**values)
+
+
+def reference() -> str:
+    """The table as Markdown, for the docs."""
+    rows = ["| variable (`HORA_…`, `HOROVOD_…`) | default | meaning |", "| --- | --- | --- |"]
+    for variable in VARIABLES:
+        default = f"`{variable.default}`" if variable.default not in (None, "", ()) else ""
+        rows.append(f"| `{variable.name}` | {default} | {variable.help} |")
+    return "\n".join(rows) + "\n"

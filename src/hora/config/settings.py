@@ -1,0 +1,57 @@
+"""What can be tuned, with its defaults. ``env.VARIABLES`` says what each field means and which variable sets it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["JoinAverage", "LogLevel", "Settings", "Transport"]
+
+JoinAverage = Literal["all", "active"]
+LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
+Transport = Literal["auto", "shm", "gloo"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's tunables. Immutable; make another with ``msgspec.structs.replace``.
+
+    >>> Settings().fusion_bytes
+    134217728
+    >>> Settings(start_timeout_s=30).start_deadline_s(64)
+    94.0
+    """
+
+    # Moving data
+    transport: Transport = "auto"
+    fusion_bytes: int = 128 << 20
+    disable_group_fusion: bool = False
+    cycle_time_ms: float = 1.0
+    cache_capacity: int = 1024
+    spin_us: int = -1
+    arena_bytes: int = 0
+    thread_affinity: tuple[int, ...] = ()
+    gloo_iface: str = ""
+    gloo_timeout_s: float = 30.0
+
+    # Meaning
+    strict: bool = False
+    join_average: JoinAverage = "all"
+    dynamic_process_sets: bool = False
+
+    # Deadlines
+    start_timeout_s: float = 30.0
+    stall_check: bool = True
+    stall_warn_s: float = 20.0
+    stall_fail_s: float = 600.0
+
+    # Telling
+    log_level: LogLevel = "warning"
+    log_hide_time: bool = False
+    timeline: str = ""
+    timeline_mark_cycles: bool = False
+    timeline_max_bytes: int = 1 << 30
+
+    def start_deadline_s(self, size: int) -> float:
+        """How long ``init`` waits for ``size`` workers: many on few cores take longer to import their framework."""
+        return self.start_timeout_s + float(size)

@@ -1,0 +1,82 @@
+"""Carrying out: one piece of agreed work, from its tickets' buffers through a mover and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hora.engine.backend import Outcome
+from hora.engine.negotiate import TalkTicket, Work
+from hora.transport.base import Buffer, DType, Kind, Mover
+
+__all__ = ["carry_out", "row_counts"]
+
+
+def carry_out(work: Work, mover: Mover, rank: int) -> list[Outcome]:
+    """Do the work; returns an outcome for each of its tickets. Whatever the mover raises passes through."""
+    first = work.tickets[0]
+    request, members = first.request, first.request.members
+    match request.kind:
+        case Kind.ALLREDUCE:
+            mover.allreduce(
+                [buffer for ticket in work.tickets for buffer in ticket.inputs],
+                [buffer for ticket in work.tickets for buffer in ticket.outputs],
+                op=request.op,
+                prescale=request.prescale,
+                postscale=request.postscale,
+                members=members,
+                contributors=work.contributors,
+                divisor=work.divisor,
+            )
+        case Kind.ALLGATHER:
+            memory = [_memory(sizes, buffer.dtype) for sizes, buffer in zip(work.received, first.inputs, strict=True)]
+            for buffer, (_, output), sizes in zip(first.inputs, memory, work.received, strict=True):
+                mover.allgather(buffer, output, nbytes=sizes, members=members)
+            return [Outcome(tuple(array for array, _ in memory), work.received)]
+        case Kind.ALLTOALL:
+            (received,) = work.received
+            array, output = _memory(received, first.inputs[0].dtype)
+            sent = _sent_bytes(first, len(members))
+            mover.alltoall(first.inputs[0], output, sent=sent, received=received, members=members)
+            return [Outcome((array,), work.received)]
+        case Kind.BROADCAST:
+            for buffer, output in zip(first.inputs, first.outputs, strict=True):
+                mover.broadcast(buffer, output, root=request.root, members=members)
+        case Kind.REDUCESCATTER:
+            for buffer, output in zip(first.inputs, first.outputs, strict=True):
+                row = buffer.count // buffer.shape[0] if buffer.shape[0] else 0
+                mover.reducescatter(
+                    buffer,
+                    output,
+                    op=request.op,
+                    prescale=request.prescale,
+                    postscale=request.postscale,
+                    counts=[rows * row for rows in row_counts(buffer.shape[0], len(members))],
+                    members=members,
+                    divisor=work.divisor,
+                )
+        case Kind.BARRIER:
+            pass  # that everyone agreed is all there is to it
+    return [Outcome()] * len(work.tickets)
+
+
+def row_counts(rows: int, parts: int) -> list[int]:
+    """How a reducescatter deals out rows: what does not divide goes to the lowest ranks.
+
+    >>> row_counts(7, 3)
+    [3, 2, 2]
+    """
+    return [rows // parts + (i < rows % parts) for i in range(parts)]
+
+
+def _memory(sizes: Sequence[int], dtype: DType) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], Buffer]:
+    array = np.empty(sum(sizes), dtype="uint8")
+    return array, Buffer(array.ctypes.data, dtype, (array.size // dtype.itemsize,), array)
+
+
+def _sent_bytes(ticket: TalkTicket, parts: int) -> list[int]:
+    buffer, splits = ticket.inputs[0], ticket.request.splits
+    rows = buffer.shape[0]
+    row_bytes = buffer.nbytes // rows if rows else 0
+    return [split * row_bytes for split in splits or [rows // parts] * parts]

@@ -1,0 +1,287 @@
+"""A circle: the workers of one generation as their hub sees them. Pure: messages in, messages out, time passed in.
+
+It coordinates message worlds (agreement and fusion), keeps the store by which transports find each other, passes
+questions from worker to worker, and says who has left or died. The hub carries its messages over sockets; a simulated
+world (``engine.simulate``) carries the same messages in any order it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from hora.config.settings import Settings
+from hora.engine.agree import Agreement, Decision, Failed, Joined, Ready, Suspicious, received_bytes
+from hora.engine.fuse import plan
+from hora.engine.request import Request
+from hora.transport.base import Kind
+from hora.wire.frame import WireError
+from hora.wire.messages import (
+    Again,
+    AnyMessage,
+    Batch,
+    Broken,
+    Bye,
+    Caution,
+    Died,
+    Failure,
+    Farewell,
+    Join,
+    JoinDone,
+    Left,
+    Message,
+    Op,
+    Peer,
+    PendingOp,
+    Plan,
+    RankReport,
+    SnapshotAsk,
+    SnapshotReply,
+    StackAsk,
+    StackReply,
+    StateAsk,
+    StateReply,
+    StoreGet,
+    StoreReply,
+    StoreSet,
+    Submit,
+    Verdict,
+)  # fmt: skip
+
+__all__ = ["Circle"]
+
+_STORE_BYTES = 64 * 2**20
+_SNAPSHOT_S = 1.0  # a worker that does not say by then whether it is blocked counts as busy
+
+
+class _Question:
+    """A snapshot being put together for ``asker``."""
+
+    def __init__(self, asker: int, ask_id: int, waiting: set[int], deadline: float) -> None:
+        self.asker, self.id, self.waiting, self.deadline = asker, ask_id, waiting, deadline
+        self.replies: dict[int, StateReply] = {}
+
+
+class Circle:
+    """The coordinator of one generation.
+
+    ``outbox`` fills with (ranks, message); whoever carries them empties it. ``flush`` turns what was decided since the
+    last time into plans, so that what became ready together can be fused: call it when no more input is at hand.
+    """
+
+    def __init__(self, generation: int, peers: Sequence[Peer], settings: Settings) -> None:
+        self.generation, self.peers, self.settings = generation, tuple(peers), settings
+        self.outbox: list[tuple[tuple[int, ...], Message]] = []
+        self.present = {peer.rank for peer in peers}  # neither left nor dead
+        self.dead: Died | None = None
+        self._agreement = Agreement(len(peers), cache_capacity=settings.cache_capacity, strict=settings.strict)
+        self._decisions: list[Decision] = []
+        self._store: dict[str, bytes] = {}
+        self._store_waits: dict[str, list[tuple[int, int]]] = {}
+        self._stack_asks: dict[int, tuple[int, int]] = {}  # our number -> (asker, its number)
+        self._questions: dict[int, _Question] = {}
+        self._next_id = 1
+
+    # ---- input ----
+
+    def receive(self, rank: int, message: AnyMessage, now: float) -> None:
+        """A message from a member. Raises WireError if no well-behaved worker would send it."""
+        match message:
+            case Submit(items=items):
+                self._submit(rank, items, now)
+            case Join(average_active=average_active) if self.dead is None:
+                self._decide(lambda: self._agreement.join(rank, average_active))
+            case Verdict(name=name, members=members, missing=missing, kind=kind, text=text):
+                self._decisions += self._agreement.fail((name, members), missing, kind, text)
+            case StoreSet(key=key, value=value):
+                self._set(key, value)
+            case StoreGet(id=ask_id, key=key):
+                if key in self._store:
+                    self._tell((rank,), StoreReply(self.generation, ask_id, self._store[key]))
+                else:
+                    self._store_waits.setdefault(key, []).append((rank, ask_id))
+            case StackAsk() | StackReply():
+                self._pass_on(rank, message)
+            case SnapshotAsk(id=ask_id):
+                self._question(rank, ask_id, now)
+            case StateReply(id=question_id) if question_id in self._questions:
+                question = self._questions[question_id]
+                question.replies[rank] = message
+                question.waiting.discard(rank)
+                self._answer(question_id, now)
+            case Broken(status=status):
+                self._end(rank, status, self.present - {rank})
+            case Bye():
+                self._leave(rank)
+            case Join() | StateReply():
+                pass  # too late to matter
+            case _:
+                raise WireError(f"rank {rank} sent a {type(message).__name__}, which only the hub sends")
+
+    def died(self, rank: int, status: str) -> None:
+        """A member is gone without a Bye: tell everyone. Only the first death counts; the rest follow from it."""
+        if rank not in self.present:
+            return
+        self.present.discard(rank)
+        self._end(rank, status, self.present)
+        self._forget_asker(rank)
+
+    def _end(self, rank: int, status: str, audience: Iterable[int]) -> None:
+        if self.dead is None:
+            self.dead = Died(self.generation, rank, status)
+            self._decisions.clear()
+            self._tell(audience, self.dead)
+
+    @property
+    def timed(self) -> bool:
+        """Whether ``tick`` may have something to do."""
+        return bool(self._questions)
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        for question_id in [i for i, question in self._questions.items() if now >= question.deadline]:
+            self._questions[question_id].waiting.clear()
+            self._answer(question_id, now)
+
+    def flush(self) -> None:
+        """Turn decisions into plans."""
+        decisions, self._decisions = self._decisions, []
+        forget = self._agreement.forgotten()
+        if not decisions and not forget:
+            return
+        batches: dict[int, list[Batch]] = {}
+        notices: dict[int, list[Failure | Caution]] = {}
+        joins: list[tuple[tuple[int, ...], JoinDone]] = []
+        ready = [decision for decision in decisions if isinstance(decision, Ready)]
+        group_alone = self.settings.disable_group_fusion
+        for operations in plan(ready, self.settings.fusion_bytes, disable_group_fusion=group_alone):
+            for rank, batch in self._batch(operations):
+                batches.setdefault(rank, []).append(batch)
+        for decision in decisions:
+            match decision:
+                case Failed(key=(name, ())):
+                    joins.append((decision.ranks, JoinDone(self.generation, -1, decision.text)))
+                case Failed(key=(name, members), kind=kind, text=text):
+                    for rank in decision.ranks:
+                        notices.setdefault(rank, []).append(Failure(name, members, kind, text))
+                case Suspicious():
+                    for rank in decision.ranks:
+                        notices.setdefault(rank, []).append(Caution(decision.text))
+                case Joined(last=last):
+                    joins.append((tuple(self.present), JoinDone(self.generation, last)))
+        alike: dict[tuple[int, ...], tuple[Plan, list[int]]] = {}  # most often one plan serves all
+        for rank in sorted(self.present if forget else batches.keys() | notices.keys()):
+            mine, told = batches.get(rank, ()), notices.get(rank, ())
+            identity = (*map(id, mine), 0, *map(hash, told))
+            if identity not in alike:
+                alike[identity] = (Plan(self.generation, tuple(mine), tuple(told), forget), [])
+            alike[identity][1].append(rank)
+        for message, ranks in alike.values():
+            self._tell(ranks, message)
+        for audience, done in joins:  # after the operations that came before it
+            self._tell(audience, done)
+
+    # ---- one kind of message each ----
+
+    def _submit(self, rank: int, items: Iterable[bytes | int], now: float) -> None:
+        if self.dead is not None:
+            return
+        unknown = []
+        for item in items:
+            if isinstance(item, int):
+                try:
+                    self._decide(lambda: self._agreement.arrive(rank, item, now))  # noqa: B023 (called at once)
+                except KeyError:
+                    unknown.append(item)
+                continue
+            try:
+                request = Request.decode(item)
+            except msgspec.DecodeError as error:
+                raise WireError(f"rank {rank} submitted something that is no request: {error}") from error
+            self._decide(lambda: self._agreement.arrive(rank, request, now))  # noqa: B023
+        if unknown:
+            self._tell((rank,), Again(self.generation, tuple(unknown)))
+
+    def _decide(self, step: Callable[[], list[Decision]]) -> None:
+        try:
+            self._decisions += step()
+        except ValueError as error:
+            raise WireError(str(error)) from error
+
+    def _batch(self, operations: list[Ready]) -> Iterable[tuple[int, Batch]]:
+        """The batch of these operations for each rank that takes part."""
+        first = operations[0]
+        ops = tuple(r.id if r.known and r.id else Op(r.key[0], r.members, r.id) for r in operations)
+        absent = first.contributors if first.contributors != first.members else ()
+        request = first.request
+        if request.kind is Kind.ALLTOALL:
+            for rank in first.contributors:
+                yield rank, Batch(ops, absent, first.divisor, received_bytes(first.requests, first.members, rank))
+            return
+        received = received_bytes(first.requests, first.members, 0) if request.kind is Kind.ALLGATHER else ()
+        batch = Batch(ops, absent, first.divisor, received)
+        for rank in first.contributors:
+            yield rank, batch
+
+    def _leave(self, rank: int) -> None:
+        if self.dead is None:
+            self.flush()  # what was decided with this rank it must still hear of
+            self._decisions += self._agreement.leave(rank)
+        self.present.discard(rank)
+        self._forget_asker(rank)
+        self._tell((rank,), Farewell(self.generation))
+        self._tell(self.present, Left(self.generation, rank))
+
+    def _set(self, key: str, value: bytes) -> None:
+        total = sum(map(len, self._store.values())) + len(value)
+        if total > _STORE_BYTES:
+            raise WireError(f"the store would hold {total} bytes, the limit is {_STORE_BYTES}")
+        self._store[key] = value
+        for rank, ask_id in self._store_waits.pop(key, ()):
+            self._tell((rank,), StoreReply(self.generation, ask_id, value))
+
+    def _pass_on(self, rank: int, message: StackAsk | StackReply) -> None:
+        if isinstance(message, StackReply):
+            asker, ask_id = self._stack_asks.pop(message.id, (-1, 0))
+            self._tell((asker,), StackReply(self.generation, ask_id, message.text))
+        elif message.rank in self.present:
+            self._stack_asks[self._next_id] = (rank, message.id)
+            self._tell((message.rank,), StackAsk(self.generation, self._next_id, message.rank))
+            self._next_id += 1
+        else:
+            self._tell((rank,), StackReply(self.generation, message.id, f"rank {message.rank} is gone"))
+
+    def _question(self, rank: int, ask_id: int, now: float) -> None:
+        question_id, self._next_id = self._next_id, self._next_id + 1
+        self._questions[question_id] = _Question(rank, ask_id, set(self.present), now + _SNAPSHOT_S)
+        self._tell(self.present, StateAsk(self.generation, question_id))
+
+    def _answer(self, question_id: int, now: float) -> None:
+        question = self._questions[question_id]
+        if question.waiting & self.present:
+            return
+        del self._questions[question_id]
+        reports = []
+        for peer in self.peers:
+            reply = question.replies.get(peer.rank)
+            blocked, waiting_on = (reply.blocked, reply.waiting_on) if reply is not None else (False, ())
+            reports.append(RankReport(peer.rank, peer.pid, blocked, waiting_on))
+        pending = tuple(
+            PendingOp(p.name, p.members, {r: q.encode() for r, q in p.requests.items()}, p.age_s, p.missing)
+            for p in self._agreement.pending(now)
+        )
+        self._tell(
+            (question.asker,),
+            SnapshotReply(self.generation, question.id, self._agreement.progress, tuple(reports), pending),
+        )
+
+    def _forget_asker(self, rank: int) -> None:
+        for waits in self._store_waits.values():
+            waits[:] = [wait for wait in waits if wait[0] != rank]
+        self._stack_asks = {i: ask for i, ask in self._stack_asks.items() if ask[0] != rank}
+        self._questions = {i: question for i, question in self._questions.items() if question.asker != rank}
+
+    def _tell(self, ranks: Iterable[int], message: Message) -> None:
+        if audience := tuple(ranks):
+            self.outbox.append((audience, message))

@@ -1,0 +1,168 @@
+"""The engine: what front-ends call. It names operations, finds the user's source line and checks what one rank can check
+alone; agreement and movement are the backend's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hora.config.settings import Settings
+from hora.config.world import World
+from hora.engine.backend import Backend, Outcome, Ticket
+from hora.engine.process_set import ProcessSet, ProcessSets
+from hora.engine.request import Request, Segment
+from hora.errors import NotMemberError, UsageError
+from hora.transport.base import Buffer, Kind, ReduceOp
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["Engine", "source_line"]
+
+_PACKAGE = os.fspath(Path(__file__).parents[1]) + os.sep
+_SHIM = os.sep + "as_horovod" + os.sep
+_PREFIX = {kind: kind.name.lower() for kind in Kind}
+
+
+class Engine:
+    """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation."""
+
+    def __init__(self, rank: int, size: int, world: World, settings: Settings, backend: Backend) -> None:
+        self.rank, self.size, self.world, self.settings, self.backend = rank, size, world, settings, backend
+        self.everyone = tuple(range(size))
+        self.process_sets = ProcessSets(self)
+        self._unnamed: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._requests: dict[tuple[object, ...], Request] = {}
+        self.done = backend.done
+        self.wait = backend.wait
+
+    def submit(
+        self,
+        kind: Kind,
+        name: str | None,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        *,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = -1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        splits: tuple[int, ...] | None = None,
+        process_set: ProcessSet | None = None,
+        device: str = "cpu",
+        grouped: bool = False,
+    ) -> Ticket:
+        """Hand an operation to the backend; never blocks.
+
+        Without a name it gets a number, counted per kind and set, so all ranks must make their unnamed calls in the
+        same order.
+        """
+        request = self.request(
+            kind, name, tuple([(b.dtype, b.shape) for b in inputs]), op, root, prescale, postscale, splits, process_set,
+            device, grouped,
+        )  # fmt: skip
+        return self.backend.submit(request, inputs, outputs)
+
+    def request(
+        self,
+        kind: Kind,
+        name: str | None,
+        tensors: tuple[tuple[object, tuple[int, ...]], ...],
+        op: ReduceOp,
+        root: int,
+        prescale: float,
+        postscale: float,
+        splits: tuple[int, ...] | None,
+        process_set: ProcessSet | None,
+        device: str,
+        grouped: bool,
+    ) -> Request:
+        """The request for these arguments; the same object again while a named operation is repeated."""
+        members = self.everyone if process_set is None or process_set._ranks is None else process_set.members
+        key = (kind, name, tensors, op, root, prescale, postscale, splits, members, device, grouped)
+        if name is not None and (known := self._requests.get(key)) is not None:
+            return known
+        if process_set is not None:
+            process_set._joined()
+        line = source_line()
+        self._check(kind, op, root, members, line)
+        prefix = f"grouped_{_PREFIX[kind]}" if grouped else _PREFIX[kind]
+        if name is None:
+            number = self._unnamed.get((prefix, members), 0)
+            self._unnamed[prefix, members] = number + 1
+        full = f"{prefix}.{name}" if name is not None else f"{prefix}.noname.{number}"
+        segments = tuple(Segment(dtype, shape) for dtype, shape in tensors)  # type: ignore[arg-type]
+        request = Request(
+            kind, full, segments, members, op, root, float(prescale), float(postscale), device, splits, grouped,
+            name is not None, line,
+        )  # fmt: skip
+        if name is not None:
+            if len(self._requests) > 4 * max(self.settings.cache_capacity, 256):
+                self._requests.clear()
+            self._requests[key] = request
+        return request
+
+    def _check(self, kind: Kind, op: ReduceOp, root: int, members: tuple[int, ...], line: str) -> None:
+        if self.rank not in members:
+            raise NotMemberError(
+                f"rank {self.rank} submitted an operation to the process set {list(members)}, in which it is not "
+                f"({line}).\nOnly members take part; guard the call with process_set.included()."
+            )
+        if kind is Kind.BROADCAST and root not in members:
+            raise UsageError(
+                f"root_rank={root} is not one of the ranks {list(members)} that take part ({line}). "
+                "It is a rank among all, also within a process set."
+            )
+        if op is ReduceOp.ADASUM and len(members) & (len(members) - 1):
+            raise UsageError(
+                f"Adasum combines ranks in pairs and needs 1, 2, 4, 8, … of them; this set has {len(members)} ({line}). "
+                "Use another number of workers, or op=Average."
+            )
+
+    def barrier(self, process_set: ProcessSet | None = None) -> None:
+        """Wait until every member has called this."""
+        self.wait(self.submit(Kind.BARRIER, None, (), (), process_set=process_set))
+
+    def meet_all(self, name: str) -> None:
+        """A barrier of all ranks that is told apart from others by its name."""
+        self.wait(self.submit(Kind.BARRIER, name, (), ()))
+
+    def join(self, average_active: bool = False) -> int:
+        """Say that this rank has no more data; returns the last rank to say so, once all have."""
+        return self.backend.join(average_active or self.settings.join_average == "active")
+
+    def close(self) -> None:
+        """Leave in good order and free everything."""
+        self.process_sets.close()
+        self.backend.leave()
+        self.backend.close()
+
+
+def source_line() -> str:
+    """The line of the user's code that led here.
+
+    >>> source_line().startswith("<doctest")
+    True
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return "?"
+    code = frame.f_code
+    where = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{_shorten(code.co_filename)}:{frame.f_lineno}{where}"
+
+
+def _ours(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) or _SHIM in filename or f"{os.sep}torch{os.sep}autograd{os.sep}" in filename
+
+
+def _shorten(filename: str) -> str:
+    """Relative to where the user is, if that is shorter."""
+    here = os.getcwd() + os.sep
+    return filename.removeprefix(here)

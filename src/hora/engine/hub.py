@@ -1,0 +1,421 @@
+"""The hub: the one process that every worker of a job is connected to. Owns the sockets; decides nothing itself.
+
+It runs in a thread of the launcher (``hora run``) or, where something else launched the workers, of the lowest rank.
+``engine.rendezvous`` says when a generation is complete, ``engine.circle`` coordinates it; the hub carries their
+messages, hands out shared memory, and notices deaths: a connection that drops, a process that ends, or what the
+launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from hora.config.settings import Settings
+from hora.engine.circle import Circle
+from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
+from hora.wire import messages as m
+from hora.wire.frame import SECRET_BYTES, Endpoint, WireError
+
+__all__ = ["Hub"]
+
+_log = logging.getLogger("hora.hub")
+
+_STATUS_WAIT_S = 0.3  # how long a dropped connection waits for the launcher to say how its process ended
+_HANDSHAKE_S = 10.0
+_FRAME_S = 30.0
+_BACKLOG_BYTES = 64 * 2**20
+_TICK_S = 0.05
+
+
+class _Segment(Protocol):
+    """What the hub needs of a shared-memory segment (``transport.shm``)."""
+
+    fd: int
+
+    def mark_dead(self, rank: int, status: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Guest:
+    """One connection."""
+
+    def __init__(self, endpoint: Endpoint, rank: int | None, inherited: bool) -> None:
+        self.endpoint, self.rank, self.inherited = endpoint, rank, inherited
+        self.since = time.monotonic()
+        self.circle: Circle | None = None
+        self.circle_rank = -1
+        self.pidfd = -1
+        self.lost_at: float | None = None
+
+
+class Hub:
+    """A hub for a launched world of ``size`` workers; runs until closed.
+
+    ``add_worker``, ``listen``, ``worker_exited`` and ``close`` may be called from any thread.
+    """
+
+    def __init__(self, size: int, *, host: str = "localhost") -> None:
+        self._size, self._host = size, host
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._guests: dict[int, _Guest] = {}  # by launched rank
+        self._strangers: set[_Guest] = set()  # connected, but no Hello yet
+        self._rendezvous = Rendezvous(size)
+        self._circles: dict[Circle, dict[int, _Guest]] = {}
+        self._segments: dict[Circle, _Segment] = {}
+        self._fading: dict[int, _Guest] = {}  # connection gone, fate not yet known
+        self._statuses: dict[int, str] = {}
+        self._listener: socket.socket | None = None
+        self._path: Path | None = None
+        self._expected = size
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="hora-hub", daemon=True)
+        self._thread.start()
+
+    # ---- from any thread ----
+
+    def add_worker(self, rank: int, sock: socket.socket) -> None:
+        """Serve the worker of ``rank`` on this end of a socket pair; the hub owns it from now on."""
+        self._post(lambda: self._admit(sock, rank, inherited=True))
+
+    def listen(self, path: Path, expected: int | None = None) -> None:
+        """Let ``expected`` workers of this user connect to a Unix socket; it is unlinked when they have."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = path.parent.lstat()
+        if owner.st_uid != os.getuid() or owner.st_mode & 0o077:
+            raise PermissionError(f"{path.parent} must be this user's alone (mode 0700), or others could listen in")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        unnamed = path.with_name(f"{path.name}.{os.getpid()}")
+        listener.bind(str(unnamed))
+        unnamed.chmod(0o600)
+        listener.listen(self._size)
+        listener.setblocking(False)
+        unnamed.rename(path)  # nobody sees the name before it answers, and what a crashed job left is replaced
+        self._post(lambda: self._open(listener, path, expected or self._size))
+
+    def worker_exited(self, rank: int, status: str) -> None:
+        """The launcher saw this worker's process end, like "exit code 1" or "signal 9 (SIGKILL)"."""
+        self._post(lambda: self._exited(rank, status))
+
+    def close(self) -> None:
+        """Hang up on everybody and stop. Safe to call twice."""
+        self._stopping = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5.0)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._posted.put(call)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full means it is about to wake; closed means it no longer matters
+            self._wake_out.send(b"!")
+
+    # ---- the loop ----
+
+    def _run(self) -> None:
+        next_tick = 0.0
+        try:
+            while not self._stopping:
+                for key, events in self._selector.select(_TICK_S if self._timed() else None):
+                    key.data(events)
+                while not self._posted.empty():
+                    self._posted.get()()
+                now = time.monotonic()
+                if now >= next_tick:
+                    self._tick(now)
+                    next_tick = now + _TICK_S
+                self._deliver()
+        except Exception:
+            _log.exception("the hub stopped on an error of its own")
+        finally:
+            self._shut()
+
+    def _timed(self) -> bool:
+        """Whether anything is under way that time alone can end, or a guest owes the rest of a frame."""
+        return bool(self._strangers or self._fading or self._rendezvous.waiting) or any(
+            circle.outbox or circle.timed or any(g.endpoint.partial_since is not None for g in guests.values())
+            for circle, guests in self._circles.items()
+        )
+
+    def _woken(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_in.recv(4096)
+
+    def _tick(self, now: float) -> None:
+        self._settle(self._rendezvous.expire(now))
+        for guest in [g for g in self._strangers if not g.endpoint.proven and now - g.since > _HANDSHAKE_S]:
+            self._drop(guest, "did not authenticate in time")
+        for guest in [*self._guests.values()]:
+            since = guest.endpoint.partial_since
+            if since is not None and now - since > _FRAME_S and guest.lost_at is None:
+                self._drop(guest, f"stopped in the middle of a message for {_FRAME_S:g} s")
+        for rank, guest in [*self._fading.items()]:
+            if guest.lost_at is not None and now - guest.lost_at > _STATUS_WAIT_S:
+                self._bury(rank, "its connection closed: killed, or it ended without hora.shutdown()")
+        for circle in [*self._circles]:
+            circle.tick(now)
+
+    def _deliver(self) -> None:
+        for circle in [*self._circles]:
+            circle.flush()
+            outbox, circle.outbox = circle.outbox, []
+            for ranks, message in outbox:
+                payload = m.encode(message)
+                for rank in ranks:
+                    guest = self._circles[circle].get(rank)
+                    if guest is not None and guest.circle is circle:
+                        self._send(guest, payload)
+                        if isinstance(message, m.Farewell):
+                            guest.circle = None
+            if not circle.present or all(g.circle is not circle for g in self._circles[circle].values()):
+                del self._circles[circle]
+                if (segment := self._segments.pop(circle, None)) is not None:
+                    segment.close()
+
+    # ---- connections ----
+
+    def _open(self, listener: socket.socket, path: Path, expected: int) -> None:
+        self._listener, self._path, self._expected = listener, path, expected
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self, _events: int) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(OSError):
+            sock, _ = self._listener.accept()
+            _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid() or len(self._strangers) > 2 * self._size + 16:
+                sock.close()
+            else:
+                self._admit(sock, None, inherited=False)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None and self._path is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+            self._listener = None
+
+    def _admit(self, sock: socket.socket, rank: int | None, inherited: bool) -> None:
+        with contextlib.suppress(OSError):
+            sock.setblocking(False)
+            sock.send(self._secret)  # over a descriptor that only this user's worker can hold; always fits
+        guest = _Guest(Endpoint(sock, self._secret, "hub"), rank, inherited)
+        if rank is not None:
+            self._rendezvous.started(rank)
+            self._statuses.pop(rank, None)
+            self._guests[rank] = guest
+        else:
+            self._strangers.add(guest)
+        self._selector.register(sock, selectors.EVENT_READ, lambda events: self._serve(guest, events))
+        self._push(guest)
+
+    def _serve(self, guest: _Guest, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                for payload in guest.endpoint.read():
+                    self._receive(guest, m.decode(payload))
+                if guest.endpoint.ended:
+                    self._drop(guest, "")
+                    return
+        except WireError as error:
+            self._drop(guest, str(error))
+        except Exception as error:  # one worker's nonsense must not take the job's hub down
+            _log.exception("a message could not be handled")
+            self._drop(guest, f"its message could not be handled: {error}")
+        else:
+            self._push(guest)
+
+    def _send(self, guest: _Guest, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        if guest.lost_at is None:
+            guest.endpoint.queue(payload, descriptors)
+            self._push(guest)
+
+    def _push(self, guest: _Guest) -> None:
+        if guest.lost_at is not None:
+            return
+        try:
+            done = guest.endpoint.write()
+        except WireError as error:
+            self._drop(guest, str(error))
+            return
+        if not done and guest.endpoint.backlog_bytes > _BACKLOG_BYTES:
+            self._drop(guest, f"does not read: {_BACKLOG_BYTES} bytes are waiting for it")
+            return
+        wanted = selectors.EVENT_READ if done else selectors.EVENT_READ | selectors.EVENT_WRITE
+        key = self._selector.get_key(guest.endpoint)
+        if key.events != wanted:
+            self._selector.modify(guest.endpoint, wanted, key.data)
+
+    def _drop(self, guest: _Guest, reason: str) -> None:
+        """Hang up. What that means for its rank shows once its fate is known."""
+        if guest.lost_at is not None:
+            return
+        guest.lost_at = time.monotonic()
+        self._selector.unregister(guest.endpoint)
+        guest.endpoint.close()
+        self._strangers.discard(guest)
+        if guest.pidfd >= 0:
+            self._selector.unregister(guest.pidfd)
+            os.close(guest.pidfd)
+        if guest.rank is None or self._guests.get(guest.rank) is not guest:
+            return
+        if reason:
+            self._bury(guest.rank, f"dropped by the hub: {reason}")
+        elif guest.rank in self._statuses:
+            self._bury(guest.rank, self._statuses[guest.rank])
+        else:
+            self._fading[guest.rank] = guest
+
+    def _exited(self, rank: int, status: str) -> None:
+        self._statuses[rank] = status
+        guest = self._guests.get(rank)
+        if guest is not None and guest.lost_at is None:
+            self._serve(guest, selectors.EVENT_READ)  # its last words, perhaps a Bye, may still be in the socket
+        self._bury(rank, status)
+
+    def _bury(self, rank: int, status: str) -> None:
+        self._fading.pop(rank, None)
+        self._settle(self._rendezvous.ended(rank, status))
+        guest = self._guests.pop(rank, None)
+        if guest is None:
+            return
+        circle, guest.circle = guest.circle, None
+        if circle is not None:
+            first = circle.dead is None
+            circle.died(guest.circle_rank, status)
+            if first and circle in self._segments:
+                self._segments[circle].mark_dead(guest.circle_rank, status)
+        if guest.lost_at is None:
+            self._drop(guest, "")
+
+    # ---- messages ----
+
+    def _receive(self, guest: _Guest, message: m.AnyMessage) -> None:
+        if isinstance(message, m.Hello):
+            self._greet(guest, message)
+        elif guest.circle is not None and message.generation == guest.circle.generation:
+            guest.circle.receive(guest.circle_rank, message, time.monotonic())
+        elif isinstance(message, m.Bye):
+            self._send(guest, m.encode(m.Farewell(message.generation)))
+        elif not isinstance(message, m.StackReply | m.StateReply | m.StoreSet):  # answers may come late without harm
+            text = (
+                f"a {type(message).__name__} of generation {message.generation} came after that generation was over: "
+                "the sender was left behind and must call shutdown() and init() again."
+            )
+            self._send(guest, m.encode(m.Refused(message.generation, "stale", text)))
+
+    def _greet(self, guest: _Guest, hello: m.Hello) -> None:
+        rival = self._guests.get(hello.rank)
+        if (guest.rank is not None and guest.rank != hello.rank) or (rival is not None and rival is not guest):
+            text = f"rank {hello.rank} is another worker. Two workers were started with the same rank."
+            self._send(guest, m.encode(m.Refused(hello.generation, "usage", text)))
+            return
+        if not 0 <= hello.rank < self._size:
+            text = f"there is no rank {hello.rank} among {self._size} workers."
+            self._send(guest, m.encode(m.Refused(hello.generation, "usage", text)))
+            return
+        if guest.rank is None:
+            guest.rank = hello.rank
+            self._guests[hello.rank] = guest
+            self._strangers.discard(guest)
+            self._rendezvous.started(hello.rank)
+            if len(self._guests) == self._expected:
+                self._stop_listening()
+        self._watch(guest, hello)
+        if guest.circle is not None:  # a new Hello takes the place of a Bye that was not said
+            guest.circle.receive(guest.circle_rank, m.Bye(guest.circle.generation), time.monotonic())
+            guest.circle = None
+        self._settle(self._rendezvous.hello(hello, time.monotonic()))
+
+    def _watch(self, guest: _Guest, hello: m.Hello) -> None:
+        """Notice the process's end even while its children hold its socket open."""
+        if guest.inherited or guest.pidfd >= 0 or hello.host != self._host or hello.pid == os.getpid():
+            return
+        with contextlib.suppress(OSError):
+            guest.pidfd = os.pidfd_open(hello.pid)
+            self._selector.register(
+                guest.pidfd, selectors.EVENT_READ, lambda _: self._exited(hello.rank, "its process ended")
+            )
+
+    def _settle(self, outcomes: list[Gathered | TurnedAway]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case Gathered(hellos=hellos):
+                    self._begin(hellos)
+                case TurnedAway(hello=hello, kind=kind, text=text):
+                    if (guest := self._guests.get(hello.rank)) is not None:
+                        self._send(guest, m.encode(m.Refused(hello.generation, kind, text)))
+
+    def _begin(self, hellos: tuple[m.Hello, ...]) -> None:
+        """A generation is complete: choose its transport and welcome everybody."""
+        generation, settings = hellos[0].generation, hellos[0].settings
+        peers = tuple(m.Peer(i, hello.rank, hello.pid, hello.host) for i, hello in enumerate(hellos))
+        segment: _Segment | None = None
+        if len({hello.host for hello in hellos}) == 1 and settings.transport != "gloo":
+            segment, failure = _make_segment(len(peers), generation, settings)
+        else:
+            failure = "the workers are on several hosts"
+        guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
+        if segment is None and settings.transport == "shm":
+            text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}. Use transport 'auto'."
+            for guest in guests.values():
+                self._send(guest, m.encode(m.Refused(generation, "unfit", text)))
+            return
+        circle = Circle(generation, peers, settings)
+        self._circles[circle] = guests
+        if segment is not None:
+            self._segments[circle] = segment
+        for rank, guest in guests.items():
+            guest.circle, guest.circle_rank = circle, rank
+        for rank, guest in guests.items():
+            welcome: m.Message = m.Welcome(generation, rank, peers, "gloo" if segment is None else "shm", settings)
+            self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
+
+    def _shut(self) -> None:
+        self._stop_listening()
+        for guest in {*self._guests.values(), *self._strangers, *self._fading.values()}:
+            if guest.lost_at is None:
+                guest.endpoint.close()
+            if guest.pidfd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(guest.pidfd)
+        for segment in self._segments.values():
+            segment.close()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+
+def _make_segment(size: int, generation: int, settings: Settings) -> tuple[_Segment | None, str]:
+    """A segment of shared memory, or why there is none."""
+    try:
+        from hora.transport import shm
+    except ImportError as error:
+        return None, str(error)
+    if not shm.available():
+        return None, "Hora's C core is not built here"
+    try:
+        return shm.create_segment(size, generation, settings), ""
+    except OSError as error:
+        _log.warning("shared memory cannot be had (%s): falling back to gloo, which is slower", error)
+        return None, str(error)

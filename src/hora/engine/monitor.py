@@ -1,0 +1,77 @@
+"""The monitor: one quiet thread that watches while the others work.
+
+It looks four times a second: for deadlocks and stalls while something of this rank is in flight, and for timeline events
+to write. It never touches data, so what it watches cannot make it hang.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from hora.config.settings import Settings
+from hora.engine.backend import Backend
+from hora.engine.stall import Fail, StallWatch, warning_text
+from hora.engine.timeline import Timeline
+from hora.errors import HoraError
+
+__all__ = ["Monitor"]
+
+_log = logging.getLogger("hora")
+_EVERY_S = 0.25
+_PATIENCE_S = 0.3  # an operation that is done within this is not looked at
+
+
+class Monitor:
+    """Watches one backend until closed."""
+
+    def __init__(self, rank: int, size: int, backend: Backend, settings: Settings) -> None:
+        self._backend, self._settings, self._size = backend, settings, size
+        self._stall = StallWatch(rank, settings)
+        self._stop = threading.Event()
+        self._timeline: Timeline | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="hora-monitor", daemon=True)
+        self._thread.start()
+
+    def record(self, timeline: Timeline | None) -> None:
+        """Write events to this timeline from now on, or to none; the one before is completed first."""
+        with self._lock:
+            if self._timeline is not None:
+                self._timeline.write(self._backend.events())
+                self._timeline.close()
+            self._backend.trace(timeline is not None)
+            self._timeline = timeline
+
+    def close(self) -> None:
+        """Stop watching. Safe to call twice."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5.0)
+        self.record(None)
+
+    def _run(self) -> None:
+        busy_since = 0.0
+        while not self._stop.wait(_EVERY_S):
+            try:
+                with self._lock:
+                    if self._timeline is not None:
+                        self._timeline.write(self._backend.events())
+                now = time.monotonic()
+                busy_since = (busy_since or now) if self._size > 1 and self._backend.waiting() else 0.0
+                if busy_since and now - busy_since >= _PATIENCE_S:
+                    self._look()
+            except HoraError:
+                continue  # the generation is ending; whoever waits is told by the backend
+            except Exception:
+                if not self._stop.is_set():
+                    _log.exception("the monitor stumbled; stalls are still watched for")
+
+    def _look(self) -> None:
+        for action in self._stall.look(self._backend.snapshot()):
+            if isinstance(action, Fail):
+                self._backend.fail(action.pending, action.kind, action.text)
+                continue
+            stacks = {rank: self._backend.python_stack(rank, 1.0) for rank in action.missing[:4]}
+            _log.warning(warning_text(action, stacks, self._settings.stall_fail_s))

@@ -1,0 +1,355 @@
+"""The session: Hora in this process, from ``init`` to ``shutdown``, and who and where this process is.
+
+``init`` finds the world (``config.world``), meets the others (``engine.meet``) and starts the backend that they agreed
+on. It can be called again after ``shutdown``; each time is a new generation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hora.config import env
+from hora.config.settings import Settings
+from hora.config.world import World, detect
+from hora.engine.backend import Backend
+from hora.engine.core import Engine
+from hora.engine.meet import Meeting, disconnect, meet
+from hora.engine.monitor import Monitor
+from hora.engine.process_set import ProcessSet
+from hora.engine.timeline import Timeline
+from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
+from hora.transport import shm
+from hora.wire.messages import Peer
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "engine",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_log = logging.getLogger("hora")
+_lock = threading.RLock()
+_engine: Engine | None = None
+_monitor: Monitor | None = None
+_generation = 0
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Start Hora in this process; returns once all workers have called it. Called again while it runs, does nothing.
+
+    Args:
+        comm: all workers (None), a list of the ranks that form a world of their own, or an mpi4py communicator.
+        process_sets: sets to make known, the same on all ranks; "dynamic" is Horovod's word for sets that are added
+            later, which is always possible here.
+
+    >>> init()
+    >>> rank(), size()      # alone, unless a launcher started several
+    (0, 1)
+    >>> shutdown()
+    """
+    global _engine, _monitor, _generation
+    with _lock:
+        if _engine is not None:
+            return
+        variables = env.environ()
+        world, settings = detect(variables), env.settings(variables)
+        _set_up_logging(settings, world.rank)
+        members = _members(comm, world)
+        _generation += 1
+        rank_, peers, backend = _start(world, settings, members)
+        started = Engine(rank_, len(peers), _within(world, rank_, peers), settings, backend)
+        try:
+            if process_sets is not None and not isinstance(process_sets, str):
+                for process_set in process_sets:
+                    started.process_sets.add(process_set)
+                started.meet_all(f"init process_sets {[s.ranks for s in process_sets]}")
+            elif isinstance(process_sets, str) and process_sets != "dynamic":
+                raise UsageError(f'process_sets={process_sets!r}: give a list of ProcessSet, or the word "dynamic".')
+        except BaseException:
+            started.close()
+            raise
+        _monitor = Monitor(started.rank, started.size, backend, settings)
+        _engine = started
+        if settings.timeline not in ("", "DYNAMIC"):
+            start_timeline(settings.timeline, settings.timeline_mark_cycles)
+
+
+def shutdown() -> None:
+    """Leave in good order. Ranks that still need this one get an error. Safe to call twice, and at exit."""
+    global _engine, _monitor
+    with _lock:
+        if _engine is None:
+            return
+        ending, _engine = _engine, None
+        if _monitor is not None:
+            _monitor.close()
+            _monitor = None
+        ending.close()
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` was called, and not ``shutdown`` since."""
+    return _engine is not None
+
+
+def engine() -> Engine:
+    """The running engine, for front-ends."""
+    if _engine is None:
+        raise NotInitializedError("Hora has not been initialized; use hvd.init().")
+    return _engine
+
+
+def rank() -> int:
+    """This worker's number, from 0 to ``size() - 1``."""
+    return engine().rank
+
+
+def size() -> int:
+    """How many workers there are."""
+    return engine().size
+
+
+def local_rank() -> int:
+    """This worker's number on its host: which GPU to take."""
+    return engine().world.local_rank
+
+
+def local_size() -> int:
+    """How many workers are on this host."""
+    return engine().world.local_size
+
+
+def cross_rank() -> int:
+    """The number of this host among those that have a worker with this local rank."""
+    return engine().world.cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a worker with this local rank."""
+    return engine().world.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of workers."""
+    return engine().world.homogeneous
+
+
+# ---- what is there ----
+
+
+def mpi_threads_supported() -> bool:
+    """True: Hora never calls MPI from two threads at once, so any MPI will do."""
+    engine()
+    return True
+
+
+def mpi_built() -> bool:
+    """Whether MPI can carry data (mpi4py is installed)."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI carries data now."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Whether Gloo can carry data (torch is installed)."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def gloo_enabled() -> bool:
+    """Whether Hora's own engine is in charge, as it always is: it takes the place of Horovod's Gloo controller."""
+    return True
+
+
+def nccl_built() -> int:
+    """The version of NCCL as one number (2.21.5 is 22105), 0 if torch has none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    major, minor, patch = torch.cuda.nccl.version()
+    return int(major * 10000 + minor * 100 + patch)
+
+
+def ddl_built() -> bool:
+    """False: IBM's DDL is no more."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: oneCCL is not used."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether torch was built for CUDA."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.version.cuda is not None
+
+
+def rocm_built() -> bool:
+    """Whether torch was built for ROCm."""
+    torch = sys.modules.get("torch")
+    return torch is not None and getattr(torch.version, "hip", None) is not None
+
+
+# ---- timeline ----
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begin to record what happens to each tensor: rank 0 writes this file, the others ``name.rank1.json`` and so on."""
+    settings = engine().settings
+    assert _monitor is not None
+    activity = type(engine().backend).__name__.removesuffix("Backend").upper().replace("TABLE", "SHM").replace("TALK", "GLOO")
+    _monitor.record(
+        Timeline(
+            os.fspath(file_path), rank(), activity=activity, mark_cycles=mark_cycles, max_bytes=settings.timeline_max_bytes
+        )
+    )
+
+
+def stop_timeline() -> None:
+    """Stop recording; the file is complete when this returns."""
+    engine()
+    assert _monitor is not None
+    _monitor.record(None)
+
+
+# ---- starting ----
+
+
+def _members(comm: Any, world: World) -> tuple[int, ...]:
+    if comm is None:
+        return tuple(range(world.size))
+    if hasattr(comm, "Get_group"):  # an mpi4py communicator
+        comm = comm.allgather(world.rank)
+    try:
+        members = tuple(sorted({int(r) for r in comm}))
+    except TypeError:
+        raise UsageError(f"comm={comm!r}: give a list of ranks, an mpi4py communicator, or nothing for all.") from None
+    return members or tuple(range(world.size))
+
+
+def _start(world: World, settings: Settings, members: tuple[int, ...]) -> tuple[int, tuple[Peer, ...], Backend]:
+    from hora.engine.table import TableBackend
+
+    if len(members) == 1 and shm.available() and settings.transport != "gloo":
+        if members != (world.rank,):
+            raise UsageError(f"rank {world.rank} cannot be part of a world of ranks {list(members)}, in which it is not.")
+        peers = (Peer(0, world.rank, os.getpid(), world.host),)
+        segment = shm.create_segment(1, _generation, settings)
+        try:
+            return 0, peers, TableBackend(segment.fd, 0, peers, settings, _generation)
+        finally:
+            segment.close()
+    meeting = meet(world, settings, members, _generation)
+    if meeting.transport == "shm":
+        try:
+            table = TableBackend(
+                meeting.segment_fd, meeting.rank, meeting.peers, meeting.settings, _generation, meeting.channel
+            )
+        finally:
+            os.close(meeting.segment_fd)
+        return meeting.rank, meeting.peers, table
+    return meeting.rank, meeting.peers, _start_talking(meeting, settings)
+
+
+def _start_talking(meeting: Meeting, settings: Settings) -> Backend:
+    from hora.engine.talk import TalkBackend
+    from hora.transport.gloo import GlooMover
+
+    if meeting.rank == 0 and settings.transport == "auto" and (reason := shm.why_not()):
+        _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
+    return TalkBackend(meeting, GlooMover(meeting))
+
+
+def _within(world: World, rank_: int, peers: tuple[Peer, ...]) -> World:
+    """The world as the members of this generation see it."""
+    if len(peers) == world.size:
+        return world
+    size_ = len(peers)
+    return msgspec.structs.replace(
+        world, rank=rank_, size=size_, local_rank=rank_, local_size=size_, cross_rank=0, cross_size=1, homogeneous=True
+    )
+
+
+# ---- the process around it ----
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, rank_: int, hide_time: bool) -> None:
+        clock = "" if hide_time else "%(asctime)s "
+        super().__init__(f"{clock}hora [{rank_}] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
+
+
+def _set_up_logging(settings: Settings, rank_: int) -> None:
+    """Say warnings on stderr, unless the program has arranged for Hora's log itself."""
+    if _log.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter(rank_, settings.log_hide_time))
+    _log.addHandler(handler)
+    _log.propagate = False
+    levels = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
+    _log.setLevel(levels.get(settings.log_level, logging.getLevelName(settings.log_level.upper())))
+
+
+def _leave_last_words(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """An exception ends this process: the others will want to know which."""
+    if _engine is not None and kind is not KeyboardInterrupt:
+        with contextlib.suppress(Exception):
+            _engine.backend.say("".join(traceback.format_exception(kind, error, trace)[-8:]))
+    _excepthook_before(kind, error, trace)
+
+
+def _forget_after_fork() -> None:
+    """A forked child is not a worker: it must neither speak for its parent nor leave in its name."""
+    global _engine, _monitor
+    _engine = _monitor = None
+
+
+_excepthook_before = sys.excepthook
+sys.excepthook = _leave_last_words
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+@atexit.register
+def _at_exit() -> None:
+    try:
+        shutdown()
+    except EnvironmentUnfit:
+        pass
+    finally:
+        disconnect()

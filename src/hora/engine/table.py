@@ -1,0 +1,434 @@
+"""The backend of one host: agreement in a table in shared memory, movement by the C core.
+
+What happens per operation in steady state happens in the core, without the GIL: this module turns requests into plans
+(once), plans into tickets, and the core's verdicts into exceptions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import struct
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from hora.config.settings import Settings
+from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
+from hora.engine.explain import explain_mismatch, explain_unfit, suspicious_lines
+from hora.engine.line import Line
+from hora.engine.request import Request, Segment
+from hora.errors import (
+    DeadlockError,
+    DuplicateNameError,
+    HorovodInternalError,
+    MismatchError,
+    PeerLostError,
+    ShutDownError,
+    StallError,
+)
+from hora.transport import shm
+from hora.transport.base import Buffer, Kind
+from hora.wire.frame import WireError
+from hora.wire.messages import Bye, Peer
+
+__all__ = ["TableBackend", "TableTicket"]
+
+_log = logging.getLogger("hora")
+
+# native/core.h: enum status, enum failure_code
+_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS = range(8)
+_MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
+_DESCRIPTION_BYTES, _TEXT_BYTES, _STATUS_BYTES = 3072, 16 << 10, 256
+_IN_JOIN = 0xFFFFFFFF
+_SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
+
+
+class TableTicket:
+    """A submission, and what it keeps alive."""
+
+    __slots__ = ("_kept", "number", "request")
+
+    def __init__(self, request: Request, number: int, kept: object) -> None:
+        self.request, self.number, self._kept = request, number, kept
+
+
+class TableBackend:
+    """See ``engine.backend.Backend``. ``line`` leads to the hub; a worker that is alone has none."""
+
+    def __init__(
+        self, fd: int, rank: int, peers: Sequence[Peer], settings: Settings, generation: int = 1, line: Line | None = None
+    ) -> None:
+        self.rank, self.peers, self._settings, self._generation, self._line = rank, tuple(peers), settings, generation, line
+        self._lib = lib = shm.load()
+        pids = [peer.pid for peer in peers]
+        self._core = lib.open(
+            fd, rank, shm.spin_us(settings, pids), settings.fusion_bytes, settings.cache_capacity or 64,
+            int(settings.disable_group_fusion),
+        )  # fmt: skip
+        if not self._core:
+            raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
+        lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
+        self._plans: dict[int, tuple[Request, int]] = {}
+        self._sets: dict[tuple[int, ...], int] = {}
+        self._abandoned: list[object] = []  # buffers that the core may still touch
+
+    # ---- operations ----
+
+    def submit(self, request: Request, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
+        plan = self.plan(request)
+        meta, count = None, 0
+        if request.kind is Kind.ALLGATHER:
+            meta, count = (ctypes.c_int64 * len(inputs))(*(b.nbytes for b in inputs)), len(inputs)
+        elif request.kind is Kind.ALLTOALL:
+            assert request.splits is not None
+            rows = inputs[0].shape[0]
+            row_bytes = inputs[0].nbytes // rows if rows else 0
+            meta, count = (ctypes.c_int64 * len(request.splits))(*(s * row_bytes for s in request.splits)), len(request.splits)
+        n = len(inputs)
+        from_ = (ctypes.c_void_p * n)(*(b.address for b in inputs))
+        to = (ctypes.c_void_p * n)(*(b.address for b in outputs)) if outputs else None
+        number = self._lib.submit(self._core, plan, from_, to, meta, count)
+        if number < 0:
+            self._raise(-number, request, None)
+        return TableTicket(request, number, (inputs, outputs))
+
+    def done(self, ticket: TableTicket) -> bool:
+        return bool(self._lib.done(self._core, ticket.number))
+
+    def wait(self, ticket: TableTicket) -> Outcome:
+        lib, core, number = self._lib, self._core, ticket.number
+        try:
+            while (status := lib.wait(core, number, _SLICE_US)) == _PENDING:
+                pass
+        except BaseException:  # Ctrl-C: the operation goes on without us
+            lib.unblock(core)
+            self._abandoned.append(ticket)
+            lib.release(core, number)
+            raise
+        return self.conclude(ticket, status)
+
+    def conclude(self, ticket: TableTicket, status: int) -> Outcome:
+        """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
+        lib, core, number, request = self._lib, self._core, ticket.number, ticket.request
+        try:
+            if status == _SUSPICIOUS:
+                _warn_about_lines(self._said(lib.failure(core, number)))
+            elif status != _OK:
+                if status == _ABORTED:
+                    self._abandoned.append(ticket)
+                self._raise(status, request, number)
+            if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
+                return self._take(number, request)
+            return Outcome()
+        finally:
+            lib.release(core, number)
+
+    def _take(self, number: int, request: Request) -> Outcome:
+        members = len(request.members)
+        memory, received = [], []
+        for segment in range(len(request.segments)):
+            sizes = (ctypes.c_int64 * members)()
+            address = self._lib.take(self._core, number, segment, sizes)
+            received.append(tuple(sizes))
+            memory.append(_adopt(self._lib.free, address, sum(sizes)))
+        return Outcome(tuple(memory), tuple(received))
+
+    def join(self, average_active: bool) -> int:
+        last = ctypes.c_int()
+        try:
+            while (status := self._lib.join(self._core, int(average_active), _SLICE_US, ctypes.byref(last))) == _PENDING:
+                pass
+        except BaseException:
+            self._lib.unblock(self._core)
+            raise
+        if status == _LEFT:
+            raise ShutDownError(f"{self._who_left()} shut down while this rank waited in join() for all to join.")
+        if status != _OK:
+            self._raise(status, None, None)
+        return last.value
+
+    # ---- plans ----
+
+    def plan(self, request: Request) -> int:
+        """The core's number for this request, made on first use. Requests are told apart by identity."""
+        known = self._plans.get(id(request))
+        if known is not None:
+            return known[1]
+        if len(self._plans) >= 4 * max(self._settings.cache_capacity, 256):
+            for key in list(self._plans)[: len(self._plans) // 2]:
+                self._lib.drop(self._core, self._plans.pop(key)[1])
+        identity = hashlib.blake2b(
+            msgspec.msgpack.encode((request.name, request.members)), digest_size=16
+        ).digest()
+        key0, key1 = struct.unpack("<QQ", identity)
+        line = int.from_bytes(hashlib.blake2b(request.line.encode(), digest_size=8).digest(), "little")
+        fingerprint = request.fingerprint()
+        if self._settings.strict and not request.named:
+            fingerprint ^= line
+        numbers = [n for s in request.segments for n in (int(s.dtype), s.count, _row(s))]
+        description = _describe(request)
+        number = self._lib.plan(
+            self._core, key0, key1, self._set(request.members), request.kind, request.op, request.root,
+            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(request.segments),
+            (ctypes.c_uint64 * len(numbers))(*numbers), description, len(description),
+        )  # fmt: skip
+        if number < 0:
+            self._raise(_FULL, request, None)
+        self._plans[id(request)] = (request, number)
+        return int(number)
+
+    def _set(self, members: tuple[int, ...]) -> int:
+        number = self._sets.get(members)
+        if number is None:
+            number = self._lib.set(self._core, (ctypes.c_int32 * len(members))(*members), len(members))
+            if number < 0:
+                self._raise(-number, None, None)
+            self._sets[members] = number
+        return number
+
+    # ---- what went wrong ----
+
+    def _raise(self, status: int, request: Request | None, number: int | None) -> NoReturn:
+        name = request.name if request else "join"
+        if status == _DUPLICATE:
+            raise DuplicateNameError(
+                f"'{name}' was submitted again before the first operation of that name finished ({_line(request)}).\n"
+                "Wait for it with synchronize(), or give each operation its own name."
+            )
+        if status == _ABORTED:
+            raise self.peer_lost(name)
+        if status == _LEFT:
+            raise ShutDownError(f"'{name}' cannot run: {self._who_left()} has shut Hora down.")
+        if status == _FULL:
+            raise HorovodInternalError(
+                f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
+                "Wait for some with synchronize() before submitting more."
+            )
+        assert number is not None
+        failure = self._lib.failure(self._core, number)
+        code = self._lib.failure_code(self._core, failure)
+        said = self._said(failure)
+        text = self._text(self._lib.failure_text, failure, _TEXT_BYTES)
+        if code == _MISMATCH:
+            raise MismatchError(explain_mismatch(said) or suspicious_lines(said) or f"the ranks disagree on '{name}'.")
+        if code == _JOINED:
+            raise HorovodInternalError(
+                explain_unfit(said, len(said)) or f"'{name}' cannot run while another rank has joined."
+            )
+        if code == _GONE:
+            raise ShutDownError(
+                f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
+                "Every rank must submit the same operations; look at what that rank did last."
+            )
+        raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
+
+    def peer_lost(self, name: str) -> PeerLostError:
+        """The error that names who died, where, how, and what could not be finished because of it."""
+        rank = max(self._lib.dead(self._core), 0)
+        status = self._text(self._lib.status, rank, _STATUS_BYTES)
+        deadline = time.monotonic() + 0.3
+        while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
+            time.sleep(0.005)
+            status = self._text(self._lib.status, rank, _STATUS_BYTES)
+        peer = self.peers[rank]
+        last_words = self._text(self._lib.said, rank, _TEXT_BYTES)
+        text = (
+            f"rank {rank} (pid {peer.pid} on {peer.host}) died: {status or 'its process ended without shutdown()'}.\n"
+            f"'{name}' cannot finish without it, and nothing else can in this job."
+        )
+        if last_words:
+            text += f"\nThe last it said:\n{last_words.rstrip()}"
+        return PeerLostError(text, rank=rank, host=peer.host, pid=peer.pid, status=status)
+
+    def _who_left(self) -> str:
+        gone = [str(r) for r in range(len(self.peers)) if self._lib.state(self._core, r) == 2]
+        return ("rank " if len(gone) == 1 else "ranks ") + ", ".join(gone)
+
+    def _said(self, failure: int) -> dict[int, Request]:
+        requests = {}
+        for rank in range(len(self.peers)):
+            buffer = ctypes.create_string_buffer(_DESCRIPTION_BYTES + 1)
+            length = self._lib.failure_said(self._core, failure, rank, buffer, len(buffer))
+            if length:
+                requests[rank] = Request.decode(buffer.raw[:length])
+        return requests
+
+    def _text(self, read: Any, which: int, room: int) -> str:
+        buffer = ctypes.create_string_buffer(room)
+        length = read(self._core, which, buffer, room)
+        return buffer.raw[:length].decode(errors="replace")
+
+    # ---- reports ----
+
+    def waiting(self) -> bool:
+        return bool(self._lib.waiting(self._core)) or self._lib.dead(self._core) >= 0
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot()[0]
+
+    def _snapshot(self) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], tuple[int, int]]]:
+        room = 1 << 16
+        while (length := self._lib.snapshot(self._core, buffer := ctypes.create_string_buffer(room), room)) < 0:
+            room = 2 * -length
+        return _parse_snapshot(buffer.raw[:length])
+
+    def fail(self, pending: Pending, kind: str, text: str) -> None:
+        entries = self._snapshot()[1]
+        found = entries.get((pending.name, pending.members))
+        if found is not None:
+            code = _DEADLOCK if kind == "deadlock" else _STALLED
+            self._lib.fail(self._core, *found, code, text.encode()[: _TEXT_BYTES - 1])
+
+    def python_stack(self, rank: int, timeout_s: float) -> str:
+        state = _process_state(self.peers[rank].pid)
+        if state == "stopped":
+            return f"(rank {rank} is stopped by a signal; continue it with kill -CONT {self.peers[rank].pid})"
+        assert self._line is not None, "a worker that is alone waits for nobody"
+        return self._line.python_stack(self._generation, rank, timeout_s)
+
+    def say(self, text: str) -> None:
+        """Leave last words for the others, such as the exception that ends this process."""
+        self._lib.say(self._core, text.encode()[-_TEXT_BYTES + 1 :])
+
+    # ---- memory that peers can reduce in place ----
+
+    def allocate(self, nbytes: int) -> Any:
+        """Writable memory that all workers of the host share, or None if there is no room."""
+        address = self._lib.alloc(self._core, nbytes)
+        if not address:
+            return None
+        lib, core = self._lib, self._core
+        return _adopt(lambda a: lib.dealloc(core, a) if self._core else None, address, nbytes)
+
+    # ---- timeline ----
+
+    def trace(self, on: bool) -> None:
+        self._lib.trace(self._core, int(on))
+
+    def events(self) -> list[Event]:
+        """What happened since the last call."""
+        buffer = ctypes.create_string_buffer(24 * 4096)
+        requests = {number: request for request, number in self._plans.values()}
+        found = []
+        while n := self._lib.events(self._core, buffer, 4096):
+            for time_ns, plan, what, rank, detail in struct.iter_unpack("<QIHHQ", buffer.raw[: 24 * n]):
+                if (request := requests.get(plan)) is not None:
+                    found.append(Event(time_ns, request, What(what), rank, detail))
+        return found
+
+    # ---- the end ----
+
+    def leave(self) -> None:
+        self._lib.leave(self._core)
+        if self._line is not None:
+            with contextlib.suppress(WireError):
+                self._line.send(Bye(self._generation))
+
+    def close(self) -> None:
+        if self._core:
+            core, self._core = self._core, None
+            self._lib.close(core)
+            self._abandoned.clear()
+            if self._line is not None:
+                self._line.unsubscribe()
+
+
+def _adopt(free: Any, address: int, nbytes: int) -> Any:
+    """A writable object with the buffer protocol over ``nbytes`` at ``address``; ``free`` is called when it goes."""
+    array = (ctypes.c_char * nbytes).from_address(address)
+    weakref.finalize(array, free, address).atexit = False
+    return array
+
+
+def _describe(request: Request) -> bytes:
+    """The request as the table keeps it: cut where it would not fit, for it is only for reading."""
+    encoded = request.encode()
+    if len(encoded) <= _DESCRIPTION_BYTES:
+        return encoded
+    name = request.name if len(request.name) <= 400 else request.name[:400] + "…"
+    segments = request.segments[:32] + (Segment(request.segments[0].dtype, (len(request.segments),)),)
+    splits = request.splits[:64] if request.splits else None
+    short = msgspec.structs.replace(request, name=name, line=request.line[-200:], segments=segments, splits=splits)
+    while len(encoded := short.encode()) > _DESCRIPTION_BYTES:
+        short = msgspec.structs.replace(short, members=short.members[: len(short.members) // 2], segments=short.segments[:8])
+    return encoded
+
+
+def _row(segment: Segment) -> int:
+    """Elements in one step of dimension 0."""
+    return segment.count // segment.shape[0] if segment.shape and segment.shape[0] else 1
+
+
+def _line(request: Request | None) -> str:
+    return request.line if request else "?"
+
+
+_warned: set[str] = set()
+
+
+def _warn_about_lines(said: dict[int, Request]) -> None:
+    lines = "|".join(f"{rank}={request.line}" for rank, request in said.items())
+    text = suspicious_lines(said)
+    if text and lines not in _warned:
+        _warned.add(lines)
+        _log.warning(text)
+
+
+def _process_state(pid: int) -> str:
+    """What the kernel says of a process: "stopped", "gone" or "running"."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "gone"
+    return "stopped" if stat.rpartition(")")[2].split()[0] in "Tt" else "running"
+
+
+def _parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], tuple[int, int]]]:
+    """Read what hora_snapshot wrote (its format is described there)."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        at += 8
+        return int(struct.unpack_from("<q", data, at - 8)[0])
+
+    if not data:
+        return Snapshot(0, (), ()), {}
+    progress = number()
+    raw_ranks = []
+    for rank in range(number()):
+        state, pid = number(), number()
+        threads = [number() for _ in range(number())]
+        waits = [(number(), number(), number()) for _ in range(number())]
+        raw_ranks.append((rank, state, pid, threads, waits))
+    pending, entries = [], {}
+    for _ in range(number()):
+        entry, stamp, age_ns, _kind = number(), number(), number(), number()
+        members = tuple(number() for _ in range(number()))
+        requests = {}
+        for _ in range(number()):
+            rank, length = number(), number()
+            requests[rank] = Request.decode(data[at : at + length])
+            at += length
+        name = next(iter(requests.values())).name
+        missing = tuple(r for r in members if r not in requests)
+        pending.append(Pending(name, members, requests, age_ns / 1e9, missing))
+        entries[name, members] = (entry, stamp)
+    by_entry = {where: key for key, where in entries.items()}
+    ranks = []
+    for rank, _state, pid, threads, waits in raw_ranks:
+        blocked_threads = {thread for thread, _, _ in waits}
+        alive = {thread for thread in threads if os.path.exists(f"/proc/{pid}/task/{thread}")}
+        waiting_on = tuple(
+            by_entry.get((entry, stamp), ("join" if entry == _IN_JOIN else "", ())) for _, entry, stamp in waits
+        )
+        ranks.append(RankState(rank, pid, bool(alive) and alive <= blocked_threads, waiting_on))
+    return Snapshot(progress, tuple(ranks), tuple(pending)), entries

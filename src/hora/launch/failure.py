@@ -1,0 +1,175 @@
+"""Telling why a job failed: which rank was first, how it ended, and the last it had to say.
+
+Ranks that fail because a peer failed are consequences, not causes; ``first_failure`` looks past them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TextIO
+
+from hora.launch.output import Tail
+
+__all__ = ["Ending", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
+
+# The last line of a traceback that only says that another rank has gone.
+_CONSEQUENCE = re.compile(r"^(?:hora\.errors\.)?(?:PeerLostError|ShutDownError)\b")
+_TRACEBACK = "Traceback (most recent call last):"
+_FEW_LINES, _MANY_LINES = 20, 60
+
+_HINTS: dict[int, str] = {
+    signal.SIGSEGV: "a crash in native code; run with PYTHONFAULTHANDLER=1 to see where",
+    signal.SIGBUS: "often a full /dev/shm or a truncated file; see 'df /dev/shm'",
+    signal.SIGILL: "native code built for another processor",
+    signal.SIGABRT: "native code gave up; its message is usually just above",
+    signal.SIGFPE: "an arithmetic fault in native code",
+    signal.SIGXCPU: "its limit on CPU time; see 'ulimit -t'",
+    signal.SIGXFSZ: "its limit on file size; see 'ulimit -f'",
+    signal.SIGPIPE: "it wrote to a pipe that nobody reads any more",
+}
+
+
+class Ending(NamedTuple):
+    """How one worker ended. ``stopped`` means that Hora had asked it to."""
+
+    rank: int
+    host: str
+    pid: int
+    returncode: int
+    seconds: float
+    stopped: bool
+    cpu_s: float
+    peak_bytes: int
+
+    @property
+    def failed(self) -> bool:
+        return self.returncode != 0
+
+
+def exit_code(returncode: int) -> int:
+    """What a shell would report.
+
+    >>> exit_code(7), exit_code(-9)
+    (7, 137)
+    """
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def how_it_ended(returncode: int) -> str:
+    """In words, without guessing at the cause.
+
+    >>> how_it_ended(3), how_it_ended(-11)
+    ('exit code 3', 'signal 11 (SIGSEGV)')
+    """
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def is_consequence(tail: Tail) -> bool:
+    """Whether a worker's last words say that it failed only because another one did."""
+    for line in reversed(tail.lines("stderr")):
+        if line and not line[0].isspace():
+            return bool(_CONSEQUENCE.match(line))
+    return False
+
+
+def first_failure(endings: Sequence[Ending], tails: Mapping[int, Tail]) -> Ending | None:
+    """The failure that caused the others; ``endings`` are in the order they were seen."""
+    failed = [ending for ending in endings if ending.failed]
+    causes = [ending for ending in failed if not ending.stopped and not is_consequence(tails[ending.rank])]
+    for candidates in (causes, [ending for ending in failed if not ending.stopped], failed):
+        if candidates:
+            return candidates[0]
+    return None
+
+
+def out_of_memory_kills() -> int | None:
+    """How often this machine's kernel has killed a process for want of memory; None if it does not say."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), None)
+    except OSError:
+        return None
+
+
+def explain(first: Ending, endings: Sequence[Ending], tail: Tail, oom_kills: int | None) -> tuple[str, list[str]]:
+    """A title and the lines under it. ``oom_kills``: how many the kernel did during the job, None if unknown."""
+    lines = [f"host {first.host}, pid {first.pid}, {_cause(first, oom_kills)}, after {first.seconds:.1f} s"]
+    others = [ending for ending in endings if ending.rank != first.rank]
+    if others:
+        lines.append("the others: " + _others(others))
+    words = _last_words(tail, raised=first.returncode > 0)
+    if words:
+        lines += ["", "its last lines:", *words]
+    else:
+        lines += ["", "it printed nothing"]
+    return f"rank {first.rank} failed first" if others else f"rank {first.rank} failed", lines
+
+
+def show(title: str, lines: Sequence[str], stream: TextIO) -> None:
+    """A box: drawn by rich on a terminal; plain ASCII, with a bar at the left only, in a log."""
+    if stream.isatty():
+        from rich.console import Console
+        from rich.panel import Panel
+        from rich.text import Text
+
+        panel = Panel(Text("\n".join(lines)), title=f"[bold red]hora: {title}", title_align="left", border_style="red")
+        Console(file=stream).print(panel)
+        return
+    width = 100
+    box = [f"+-- hora: {title} ".ljust(width, "-"), *(f"| {line}".rstrip() for line in lines), "+" + "-" * (width - 1)]
+    text = "\n".join(box) + "\n"
+    stream.write(text.encode(stream.encoding or "ascii", "backslashreplace").decode(stream.encoding or "ascii"))
+    stream.flush()
+
+
+def _cause(ending: Ending, oom_kills: int | None) -> str:
+    text = how_it_ended(ending.returncode)
+    if ending.returncode >= 0:
+        return text
+    if ending.returncode == -signal.SIGKILL:
+        if oom_kills:
+            return f"killed by {text}: out of memory (the kernel killed {oom_kills} for that during this job)"
+        if oom_kills is None:
+            return f"killed by {text}: probably out of memory"
+        return f"killed by {text}: by someone, by a batch system, or probably out of memory in a container"
+    hint = _HINTS.get(-ending.returncode)
+    return f"killed by {text}" + (f": {hint}" if hint else "")
+
+
+def _others(endings: Sequence[Ending]) -> str:
+    """How the other ranks ended, alike ones together.
+
+    >>> _others([Ending(2, "h", 1, -15, 1.0, True, 0.0, 0), Ending(1, "h", 1, 0, 1.0, False, 0.0, 0)])
+    'rank 1 finished; rank 2 stopped by Hora'
+    """
+    alike: dict[str, list[int]] = {}
+    for ending in sorted(endings):
+        ended = "stopped by Hora" if ending.stopped else how_it_ended(ending.returncode)
+        how = ended if ending.failed else "finished"
+        alike.setdefault(how, []).append(ending.rank)
+    parts = []
+    for how, ranks in alike.items():
+        named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        parts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {named} {how}")
+    return "; ".join(parts)
+
+
+def _last_words(tail: Tail, raised: bool) -> list[str]:
+    """The last lines; after an exception those on stderr, back to the start of its traceback however long that is."""
+    errors = tail.lines("stderr")
+    starts = [index for index, line in enumerate(errors) if line.startswith(_TRACEBACK)]
+    if raised and starts:
+        lines = errors[min(starts[-1], max(0, len(errors) - _FEW_LINES)) :]
+    else:
+        lines = tail.lines("stdout", "stderr")[-_FEW_LINES:]
+    if len(lines) > _MANY_LINES:
+        half = _MANY_LINES // 2
+        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
+    return lines

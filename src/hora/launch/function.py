@@ -1,0 +1,198 @@
+"""``hora.run``: call a function in every worker of a new job and get the results by rank.
+
+The function travels to the workers, and the results back, over descriptors they inherit; no port is opened and no file
+is left. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are shipped by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hora.config.env import environ
+from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
+from hora.launch import callee, failure
+from hora.launch.hosts import read_hosts
+from hora.launch.output import Console
+from hora.launch.plan import make_plan, require_this_host, threads_per_worker
+from hora.launch.supervise import Job, Verdict, supervise
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["run"]
+
+R = TypeVar("R")
+
+
+def run(
+    func: Callable[..., R],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    *,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    network_interface: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[R]:
+    """Call ``func(*args, **kwargs)`` in ``np`` (or ``num_proc``) workers; returns their results in rank order.
+
+    The arguments are those of ``horovod.run``. ``env`` adds variables to the workers' environment, ``executable`` is
+    their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. What
+    concerns only ssh, MPI and network interfaces is accepted and unused on one host.
+
+    Raises WorkersFailed with the traceback of the first rank that failed; that exception is its ``__cause__``.
+
+    >>> import hora
+    >>> hora.run(pow, (2, 10), np=2)   # doctest: +SKIP
+    [1024, 1024]
+    """
+    elastic = (min_num_proc, max_num_proc, min_np, max_np, slots, reset_limit, cooldown_range, host_discovery_script)
+    if any(value is not None for value in elastic):
+        raise EnvironmentUnfit("elastic jobs are not available yet in this version. Give num_proc alone.")
+    if not callable(func):
+        raise UsageError(f"hora.run needs a function, not {func!r}. Pass the function itself, without calling it.")
+    if np is not None and num_proc is not None and np != num_proc:
+        raise UsageError(f"np={np} and num_proc={num_proc} are two names of one number. Give one of them.")
+    wanted = np if np is not None else num_proc
+    found = read_hosts(hosts, hostfile, wanted)
+    plan = make_plan(found, sum(host.slots for host in found) if wanted is None else wanted)
+    require_this_host(plan)
+
+    settings = {"START_TIMEOUT": start_timeout, "TRANSPORT": "gloo" if use_gloo else None}
+    environment = {
+        **environ(),
+        **{f"HORA_{name}": str(value) for name, value in settings.items() if value is not None},
+        **(env or {}),
+    }
+    if threads := threads_per_worker(environment, plan.size):
+        environment["OMP_NUM_THREADS"] = str(threads)
+
+    answers = [bytearray() for _ in plan.workers]
+    with _call(func, tuple(args), dict(kwargs or {})) as call_fd:
+        verdict = supervise(
+            Job(
+                plan=plan,
+                command=(executable or sys.executable, callee.__file__, str(call_fd)),
+                environment=environment,
+                console=Console.of_streams(sys.stdout, sys.stderr),
+                prefix=plan.size > 1,
+                output_directory=Path(output_filename) if output_filename else None,
+                inherit=(call_fd,),
+                on_answer=lambda rank, data: answers[rank].extend(data),
+                say=_say if verbose else lambda line: None,
+            )
+        )
+    return _results(verdict, answers)
+
+
+def _say(line: str) -> None:
+    print(f"hora: {line}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[int]:
+    """A descriptor of a nameless file that holds the call."""
+    try:
+        import cloudpickle
+    except ImportError:
+        raise EnvironmentUnfit(
+            "hora.run ships functions with cloudpickle, which is not installed. Run 'pip install cloudpickle'."
+        ) from None
+    with _by_value_if_not_importable(sys.modules.get(getattr(func, "__module__", None) or "")):
+        try:
+            body = cloudpickle.dumps((func, args, kwargs))
+        except Exception as error:
+            raise UsageError(
+                f"{func!r} cannot be sent to the workers: {error}. Something it uses holds a lock, a file or a "
+                "connection; create that inside the function instead."
+            ) from error
+    with tempfile.TemporaryFile() as file:
+        # Workers must find the same modules, wherever this process found them.
+        file.write(callee.frame({"path": [os.path.abspath(entry) for entry in sys.path]}, body))
+        file.flush()
+        yield file.fileno()
+
+
+@contextlib.contextmanager
+def _by_value_if_not_importable(module: ModuleType | None) -> Iterator[None]:
+    """Ship the functions of a module that no import statement finds (made by a tool, say) by value."""
+    import cloudpickle
+
+    if module is None or module.__name__ == "__main__" or _importable(module.__name__):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(name: str) -> bool:
+    if name in sys.builtin_module_names:
+        return True
+    loaded = sys.modules.pop(name, None)  # find_spec would answer from what is loaded
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+    finally:
+        if loaded is not None:
+            sys.modules[name] = loaded
+
+
+def _results(verdict: Verdict, answers: Sequence[bytearray]) -> list[Any]:
+    import cloudpickle
+
+    if verdict.first is None and verdict.interrupted_by is None:
+        mute = [rank for rank, answer in enumerate(answers) if answer[:1] != callee.ANSWER_RESULT]
+        if not mute:
+            return [cloudpickle.loads(memoryview(answer)[1:]) for answer in answers]
+        raise WorkersFailed(
+            f"rank {mute[0]} ended with exit code 0 but returned nothing: the function left the process. "
+            "Return from it instead of calling sys.exit or os._exit.",
+            rank=mute[0],
+        )
+    if verdict.interrupted_by is not None:
+        raise KeyboardInterrupt
+    first = verdict.first
+    assert first is not None
+    cause, trace = None, ""
+    if answers[first.rank][:1] == callee.ANSWER_ERROR:
+        head, _, body = bytes(answers[first.rank][1:]).partition(b"\n")
+        trace = json.loads(head)["traceback"]
+        with contextlib.suppress(Exception):  # its class may not exist here; the text says it all
+            cause = cloudpickle.loads(body)
+    title, lines = failure.explain(first, verdict.endings, verdict.tails[first.rank], verdict.oom_kills)
+    text = f"{title}: {lines[0]}\n\n{trace}" if trace else "\n".join([f"{title}: {lines[0]}", *lines[1:]])
+    error = WorkersFailed(text, exit_code=verdict.exit_code, rank=first.rank)
+    raise error from (cause if isinstance(cause, BaseException) else None)

@@ -1,0 +1,196 @@
+"""Starting workers on this host, and the guardian that watches over them.
+
+Every worker leads a process group of its own, inherits exactly the descriptors meant for it, and carries the job's
+cookie. Nothing runs between fork and exec, so starting is fast and safe whatever threads the caller has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from hora.config import env
+from hora.errors import EnvironmentUnfit
+from hora.launch import guardian
+
+__all__ = ["Guardian", "Process", "wait_handle"]
+
+
+def wait_handle(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, or None where the kernel has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+class Process:
+    """One running worker. ``returncode`` is None until ``poll`` has seen its end (negative: the signal)."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        inherit: Sequence[int],
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        try:
+            self._popen = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=tuple(inherit),
+                process_group=0,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise EnvironmentUnfit(
+                f"{command[0]!r} could not be started: {error.strerror}. The job was not started. "
+                "Check the command, its permissions and the limits on processes and open files."
+            ) from error
+        self.pid = self._popen.pid
+        self.started = time.monotonic()
+        self.ended = 0.0
+        self.usage: resource.struct_rusage | None = None
+        self.handle = wait_handle(self.pid)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._popen.returncode
+
+    def take_pipes(self) -> tuple[int, int]:
+        """The reading ends of stdout and stderr; the caller owns them from now on."""
+        return _detach(self._popen.stdout), _detach(self._popen.stderr)
+
+    def poll(self) -> int | None:
+        """Reap it if it has ended, keeping what it used."""
+        if self._popen.returncode is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self._popen.returncode = os.waitstatus_to_exitcode(status)
+                self.ended, self.usage = time.monotonic(), usage
+        return self._popen.returncode
+
+    def send(self, number: int) -> None:
+        """Signal the whole group, while its leader is known to be alive or unreaped."""
+        if self._popen.returncode is None:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                pass
+            except PermissionError:  # a set-user-id command; nothing to be done
+                pass
+
+    def to_foreground(self) -> bool:
+        """Give it the terminal, so that a debugger can read from it and Ctrl-C reaches it. True if there is one."""
+        try:
+            terminal = os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            return False
+        if terminal:
+            _set_foreground(self.pid)
+            self.send(signal.SIGCONT)  # it may have read, and been stopped, before it had the terminal
+        return terminal
+
+
+def take_back_terminal() -> None:
+    """The counterpart of ``to_foreground``."""
+    _set_foreground(os.getpgrp())
+
+
+def _set_foreground(group: int) -> None:
+    # Whoever changes the foreground group from the background is stopped by SIGTTOU unless it is ignored.
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        os.tcsetpgrp(0, group)
+    except OSError:
+        pass
+    finally:
+        signal.signal(signal.SIGTTOU, before)
+
+
+def _detach(pipe: IO[Any] | None) -> int:
+    assert pipe is not None
+    fd = os.dup(pipe.fileno())
+    pipe.close()
+    return fd
+
+
+class Guardian:
+    """The launcher's side of ``guardian.py``. If the guardian dies, another takes its place."""
+
+    def __init__(self, cookie: str) -> None:
+        self._cookie = cookie
+        self._groups: set[int] = set()
+        self._restarts_left = 3
+        self._start()
+
+    def watch(self, group: int) -> None:
+        self._groups.add(group)
+        self._tell(f"watch {group}")
+
+    def forget(self, group: int) -> None:
+        self._groups.discard(group)
+        self._tell(f"forget {group}")
+
+    def revive(self) -> bool:
+        """Start another if it has died; False when nothing had to be done or it dies again and again."""
+        if self._popen.poll() is None or not self._restarts_left:
+            return False
+        self._restarts_left -= 1
+        self._release()
+        self._start()
+        return True
+
+    def done(self) -> None:
+        """Nothing is left to guard."""
+        self._tell("done")
+        self._release()
+        try:
+            self._popen.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # stopped by someone, for instance
+            self._popen.kill()
+            self._popen.wait()
+
+    def _start(self) -> None:
+        # Without the cookie of this job or of one around it: a guardian must not be swept away with what it guards.
+        environment = {name: value for name, value in env.environ().items() if name != guardian.COOKIE}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, self._cookie],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+            text=True,
+        )
+        self.handle = wait_handle(self._popen.pid)
+        for group in self._groups:
+            self._tell(f"watch {group}")
+
+    def _tell(self, line: str) -> None:
+        assert self._popen.stdin is not None
+        try:
+            self._popen.stdin.write(line + "\n")
+            self._popen.stdin.flush()
+        except (BrokenPipeError, ValueError):  # it died; revive() tells the next one
+            pass
+
+    def _release(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.close()

@@ -1,0 +1,198 @@
+"""Workers' output: read from their pipes by one thread, prefixed line by line as horovodrun does, kept for the record.
+
+``Pump`` owns the pipes. It never blocks the supervisor: a console that does not read stops the workers' output, not the
+watch over their lives. A pipe that a daemon still holds after the job has ended is not waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TextIO
+
+__all__ = ["Console", "Pump", "Tail", "WorkerStream", "rank_directory"]
+
+Sink = Callable[[bytes], None]
+
+_CHUNK_BYTES = 1 << 16
+_LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memory is bounded
+_QUIET_S = 0.25  # how long a pipe that someone holds beyond the job's end must be silent to be given up
+
+
+class Console(NamedTuple):
+    """Where the launcher's standard output and error go."""
+
+    stdout: Sink
+    stderr: Sink
+
+    @staticmethod
+    def of_process() -> Console:
+        """This process's own descriptors, past Python's buffers."""
+        return Console(_to_descriptor(1), _to_descriptor(2))
+
+    @staticmethod
+    def of_streams(stdout: TextIO, stderr: TextIO) -> Console:
+        """Text streams, such as a notebook's."""
+        return Console(_to_text(stdout), _to_text(stderr))
+
+
+def _to_descriptor(fd: int) -> Sink:
+    def write(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:  # someone made the terminal non-blocking
+                time.sleep(0.01)
+
+    return write
+
+
+def _to_text(stream: TextIO) -> Sink:
+    def write(data: bytes) -> None:
+        stream.write(data.decode("utf-8", "replace"))
+        stream.flush()
+
+    return write
+
+
+class Tail:
+    """The last lines of one worker, both streams together, for the report of its failure."""
+
+    def __init__(self, most_lines: int = 400, longest_line_bytes: int = 2000) -> None:
+        self._lines: deque[tuple[str, bytes]] = deque(maxlen=most_lines)
+        self._longest = longest_line_bytes
+
+    def add(self, stream: str, line: bytes) -> None:
+        # A progress bar rewrites its line; only its last state is worth keeping.
+        if self._lines and self._lines[-1][0] == stream and self._lines[-1][1].endswith(b"\r"):
+            self._lines.pop()
+        self._lines.append((stream, line[: self._longest] + line[-1:] if len(line) > self._longest else line))
+
+    def lines(self, *streams: str) -> list[str]:
+        """The lines of the given streams, oldest first, as text."""
+        return [line.decode("utf-8", "replace").rstrip("\r\n") for name, line in self._lines if name in streams]
+
+
+class WorkerStream:
+    """Turns the bytes of one worker's stdout or stderr into lines on the console, in its file and in its tail."""
+
+    def __init__(
+        self, name: str, rank: int, console: Sink, tail: Tail, *, prefix: bool, timestamp: bool, file: BinaryIO | None
+    ) -> None:
+        self._name, self._rank, self._console, self._tail = name, rank, console, tail
+        self._prefix, self._timestamp, self._file = prefix, timestamp, file
+        self._rest = b""
+
+    def take(self, data: bytes) -> None:
+        self._record(data)
+        lines = (self._rest + data).splitlines(keepends=True)
+        # What has no end yet waits for it; so does \r at the very end, which may be half of \r\n.
+        complete = not lines or lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE_BYTES
+        self._rest = b"" if complete else lines.pop()
+        for line in lines:
+            self._tail.add(self._name, line)
+        if not self._prefix:
+            self._console(data)  # as it comes: a prompt has no line end
+        elif lines:
+            self._console(b"".join(map(self._labelled, lines)))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._rest:
+            self._tail.add(self._name, self._rest)
+            if self._prefix:
+                self._console(self._labelled(self._rest + b"\n"))
+            self._rest = b""
+
+    def _record(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(data)
+        except OSError as error:  # a full disk must not end the training
+            self._console(f"hora: rank {self._rank}'s {self._name} is no longer recorded: {error}\n".encode())
+            self._file.close()
+            self._file = None
+
+    def _labelled(self, line: bytes) -> bytes:
+        when = time.asctime() if self._timestamp else ""
+        return f"{when}[{self._rank}]<{self._name}>:".encode() + line
+
+
+def rank_directory(directory: Path, rank: int, size: int) -> Path:
+    """Where one rank's files go; the number is padded so that a listing is in rank order.
+
+    >>> rank_directory(Path("out"), 7, 128).as_posix(), rank_directory(Path("out"), 0, 1).as_posix()
+    ('out/rank.007', 'out/rank.0')
+    """
+    return directory / f"rank.{rank:0{len(str(size - 1))}d}"
+
+
+class Pump(threading.Thread):
+    """Reads every pipe and hands what it reads to the pipe's consumer, in this one thread.
+
+    ``on_broken`` is called once when the console has gone away (``hora run … | head``).
+    """
+
+    def __init__(self, on_broken: Callable[[], None]) -> None:
+        super().__init__(name="hora-output", daemon=True)
+        self._on_broken = on_broken
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = os.pipe()
+        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        self._open = 0
+        self._finishing = threading.Event()
+
+    def add(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
+        """Take over a pipe's reading end. Only before ``start``."""
+        self._selector.register(fd, selectors.EVENT_READ, (take, close))
+        self._open += 1
+
+    def finish(self) -> None:
+        """The job is over: read what is left, then end the thread and close everything."""
+        self._finishing.set()
+        os.write(self._wake_w, b"x")
+        self.join()
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._selector.close()
+
+    def run(self) -> None:
+        while self._open:
+            ready = self._selector.select(_QUIET_S if self._finishing.is_set() else None)
+            if not ready and self._finishing.is_set():
+                break
+            for key, _ in ready:
+                if key.data is None:
+                    os.read(self._wake_r, 16)
+                elif not self._read(key):
+                    self._close(key)
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._close(key)
+
+    def _read(self, key: selectors.SelectorKey) -> bool:
+        data = os.read(key.fd, _CHUNK_BYTES)
+        if data:
+            self._guarded(lambda: key.data[0](data))
+        return bool(data)
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fd)
+        self._open -= 1
+        self._guarded(key.data[1])
+        os.close(key.fd)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError:  # go on reading, or the workers would block on a full pipe
+            on_broken, self._on_broken = self._on_broken, lambda: None
+            on_broken()

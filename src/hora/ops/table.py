@@ -1,0 +1,235 @@
+"""The one table of collectives. Every front-end's functions and their documentation are made from it.
+
+The table says, for each collective, which forms exist, what arguments they take, which reduce operations and element
+types make sense, what it means and what its gradient is. It is data: ``ops.resolve`` checks arguments against it,
+``ops.document`` writes docstrings from it, and a test holds each front-end to it, form by form and argument by
+argument. A rule is written down here once or not at all.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from hora.transport.base import DType, Kind, ReduceOp
+
+__all__ = ["FUNCTIONS", "TABLE", "Argument", "Collective", "Form"]
+
+
+class Form(enum.Enum):
+    """How a collective may be called; the value is the pattern of the function's name.
+
+    >>> Form.GROUPED_ASYNC_INPLACE.function("allreduce")
+    'grouped_allreduce_async_'
+    >>> Form.GROUPED_ASYNC_INPLACE.asynchronous, Form.SYNC.in_place
+    (True, False)
+    """
+
+    SYNC = "{}"
+    ASYNC = "{}_async"
+    INPLACE = "{}_"
+    ASYNC_INPLACE = "{}_async_"
+    GROUPED = "grouped_{}"
+    GROUPED_ASYNC = "grouped_{}_async"
+    GROUPED_INPLACE = "grouped_{}_"
+    GROUPED_ASYNC_INPLACE = "grouped_{}_async_"
+
+    def function(self, collective: str) -> str:
+        return self.value.format(collective)
+
+    @property
+    def grouped(self) -> bool:
+        return self.value.startswith("grouped_")
+
+    @property
+    def asynchronous(self) -> bool:
+        return "_async" in self.value
+
+    @property
+    def in_place(self) -> bool:
+        return self.value.endswith("_")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: its name, what it is, and in which forms it appears (everywhere, if none are listed)."""
+
+    name: str
+    doc: str
+    only: tuple[Form, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective, in all its forms.
+
+    ``ops`` is empty where nothing is reduced; ``dtypes`` where no tensor is involved. ``least_dims`` is 1 where rows
+    (the first dimension) matter, so that a 0-d tensor makes no sense.
+    """
+
+    name: str
+    kind: Kind | None
+    forms: tuple[Form, ...]
+    summary: str
+    meaning: str
+    arguments: tuple[Argument, ...]
+    returns: str = ""
+    gradient: str = ""
+    ops: frozenset[ReduceOp] = frozenset()
+    dtypes: frozenset[DType] = frozenset(DType)
+    least_dims: int = 0
+
+    def parameters(self, form: Form) -> tuple[Argument, ...]:
+        """The arguments of one form, in the order of its signature."""
+        return tuple(
+            TENSORS if form.grouped and argument is TENSOR else argument
+            for argument in self.arguments
+            if not argument.only or form in argument.only
+        )
+
+
+FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
+"""The types Adasum takes: it scales by real numbers."""
+
+ALL_FORMS = tuple(Form)
+SINGLE_FORMS = (Form.SYNC, Form.ASYNC, Form.INPLACE, Form.ASYNC_INPLACE)
+NOT_IN_PLACE = (Form.SYNC, Form.ASYNC, Form.GROUPED, Form.GROUPED_ASYNC)
+BLOCKING_NEW = (Form.SYNC, Form.GROUPED)
+
+TENSOR = Argument("tensor", "The tensor. Need not be contiguous. Left as it is, unless the form is in place.")
+TENSORS = Argument("tensors", "The tensors, at least one; shapes and element types may differ within the group.")
+AVERAGE = Argument("average", "Horovod's older spelling: True is ``op=Average``, False is ``op=Sum``. Not with ``op``.")
+NAME = Argument(
+    "name",
+    "What the operation is called; every rank must use the same. Without one a counter is used, and then all ranks must"
+    " make their unnamed calls in the same order.",
+)
+COMPRESSION = Argument(
+    "compression", "``Compression.none``, ``.fp16`` or ``.bf16``: reduce in fewer bits.", BLOCKING_NEW
+)
+OP = Argument("op", "How values are combined; Average unless given.")
+PRESCALE = Argument("prescale_factor", "Multiplies each rank's values before they are combined.")
+POSTSCALE = Argument("postscale_factor", "Multiplies the combined values.")
+PROCESS_SET = Argument("process_set", "The ranks that take part; all of them unless given.")
+ROOT = Argument("root_rank", "The rank whose values are sent: its rank among all, also within a process set.")
+
+TABLE: tuple[Collective, ...] = (
+    Collective(
+        "allreduce",
+        Kind.ALLREDUCE,
+        ALL_FORMS,
+        "Combine the tensors of all ranks, element by element.",
+        "The result is ``postscale * combine(prescale * tensor_i)`` and the same, bit for bit, on every rank."
+        " Shapes and element types must be equal everywhere. Average is the Sum divided by the number of ranks,"
+        " truncated toward zero for integers; it is refused for bool. Sum and Max of bool are *or*, Product and Min"
+        " are *and*. Adasum adds what is orthogonal and averages what is parallel; it takes floating-point tensors"
+        " only.",
+        (TENSOR, AVERAGE, NAME, COMPRESSION, OP, PRESCALE, POSTSCALE, PROCESS_SET),
+        "the combined tensor",
+        "The gradient is the allreduce of the incoming gradients with the same op and factors. For Sum and Average this"
+        " is exact. Min, Max and Product have none: asking for it raises.",
+        ops=frozenset(ReduceOp),
+    ),
+    Collective(
+        "sparse_allreduce",
+        Kind.ALLGATHER,
+        (Form.ASYNC,),
+        "Combine the sparse COO tensors of all ranks.",
+        "Each rank's tensor is coalesced, indices and values are gathered, and equal indices are added up. Shapes"
+        " must be equal everywhere; the number of non-zeros may differ. Returns a function, not a handle: call it"
+        " to wait.",
+        (TENSOR, NAME, OP, PROCESS_SET),
+        "the combined tensor, coalesced",
+        ops=frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
+        dtypes=frozenset(DType) - {DType.BOOL},
+    ),
+    Collective(
+        "allgather",
+        Kind.ALLGATHER,
+        NOT_IN_PLACE,
+        "Concatenate the tensors of all ranks along the first dimension, in rank order.",
+        "The first dimension may differ between ranks, also be 0; the others must be equal. A 0-d tensor has no rows to"
+        " concatenate and is refused.",
+        (TENSOR, NAME, PROCESS_SET),
+        "the concatenation, the same on every rank",
+        "The gradient is the Average of the incoming gradients over the ranks, of which each keeps its own rows:"
+        " Horovod's convention. The exact one is their Sum, as many times larger as there are ranks.",
+        least_dims=1,
+    ),
+    Collective(
+        "broadcast",
+        Kind.BROADCAST,
+        SINGLE_FORMS,
+        "Copy the root's tensor to every rank.",
+        "Shapes and element types must be equal everywhere, and all ranks must name the same root.",
+        (TENSOR, ROOT, NAME, PROCESS_SET),
+        "the root's tensor",
+        "The gradient on the root is the Average of the incoming gradients, and zero elsewhere: Horovod's"
+        " convention. The exact one is their Sum, as many times larger as there are ranks.",
+    ),
+    Collective(
+        "alltoall",
+        Kind.ALLTOALL,
+        (Form.SYNC, Form.ASYNC),
+        "Send a slice of rows to each rank, and concatenate the slices received, in rank order.",
+        "Rank i gets the next ``splits[i]`` rows of the first dimension; rows beyond the sum of the splits stay at"
+        " home. Dimensions other than the first must be equal everywhere. A 0-d tensor is refused.",
+        (
+            TENSOR,
+            Argument(
+                "splits",
+                "How many rows each rank of the set gets: integers, or an integer tensor. Without, every rank gets the"
+                " same number, and the rows must divide evenly.",
+            ),
+            NAME,
+            PROCESS_SET,
+        ),
+        "the rows received; with ``splits`` given, also how many came from each rank (a 1-d int32 tensor)",
+        "The gradient is sent back the way the rows came, which is exact.",
+        least_dims=1,
+    ),
+    Collective(
+        "reducescatter",
+        Kind.REDUCESCATTER,
+        NOT_IN_PLACE,
+        "Combine the tensors of all ranks, then leave each rank its share of the rows.",
+        "The rows (first dimension) are dealt out in rank order; where they do not divide evenly the lowest ranks"
+        " have one more each. Shapes and element types must be equal everywhere. A 0-d tensor is refused.",
+        (TENSOR, NAME, COMPRESSION, OP, PROCESS_SET, PRESCALE, POSTSCALE),
+        "this rank's rows of the combined tensor",
+        "The gradient is the allgather of the incoming gradients times the factors, and times the number of ranks"
+        " if the op is Sum: Horovod's convention. The exact one is as many times smaller as there are ranks.",
+        ops=frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
+        least_dims=1,
+    ),
+    Collective(
+        "barrier",
+        Kind.BARRIER,
+        (Form.SYNC,),
+        "Wait until every rank has called this.",
+        "",
+        (PROCESS_SET,),
+        dtypes=frozenset(),
+    ),
+    Collective(
+        "join",
+        None,
+        (Form.SYNC,),
+        "Say that this rank has no more data, and wait until every rank has said so.",
+        "Until then this rank takes part in the others' allreduces without bringing anything: it counts as zeros"
+        " for Sum and is left out of Min, Max and Product. Average divides by the number of all ranks, as in"
+        " Horovod, which makes it smaller than the mean of what was brought; ``average_active=True`` divides by the"
+        " ranks that still bring data. Other collectives raise while a rank has joined.",
+        (
+            Argument("device", "Taken for Horovod's sake; the device is found from the tensors."),
+            Argument("average_active", "Divide averages by the number of ranks that have not joined."),
+        ),
+        "the last rank to join",
+        dtypes=frozenset(),
+    ),
+)
+
+FUNCTIONS: dict[str, tuple[Collective, Form]] = {
+    form.function(collective.name): (collective, form) for collective in TABLE for form in collective.forms
+}
+"""Every function of the table by its name: ``FUNCTIONS["grouped_allreduce_async_"]``."""

@@ -1,0 +1,79 @@
+"""Compression: reduce in fewer bits than the tensor has.
+
+A compressor is a class with two static methods, ``compress(tensor) -> (smaller, context)`` and ``decompress(smaller,
+context) -> tensor``; anything with these may be passed as ``compression=``. The reduction itself happens in the
+compressed type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["Compression", "Compressor"]
+
+
+class Compressor(Protocol):
+    """What ``compression=`` takes."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The tensor to send, and whatever is needed to undo it."""
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """The received tensor, as it was before ``compress``."""
+
+
+class NoneCompressor:
+    """Sends the tensor as it is."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+class _Cast:
+    """Sends floating-point tensors wider than 16 bits as a 16-bit type; leaves all others alone."""
+
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if tensor.dtype.is_floating_point and tensor.dtype.itemsize > 2:
+            return tensor.to(cls.dtype), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(_Cast):
+    """Reduces in float16: 10 bits of fraction, overflows beyond 65504."""
+
+    dtype = torch.float16
+
+
+class BF16Compressor(_Cast):
+    """Reduces in bfloat16: float32's range with 7 bits of fraction."""
+
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """The compressors to choose from.
+
+    >>> smaller, context = Compression.bf16.compress(torch.ones(2))
+    >>> smaller.dtype, Compression.bf16.decompress(smaller, context).dtype
+    (torch.bfloat16, torch.float32)
+    """
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

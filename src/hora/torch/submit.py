@@ -1,0 +1,232 @@
+"""Hands torch tensors to the engine: one function a collective, each returning what is under way.
+
+All of them take a list of tensors; a group is a list, a single tensor a list of one. Nothing here knows of gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch.autograd.graph import increment_version
+
+from hora.engine import handle, session
+from hora.engine.backend import Outcome, Ticket
+from hora.engine.core import Engine
+from hora.engine.process_set import ProcessSet
+from hora.errors import UsageError
+from hora.ops.resolve import Reduction, check_rows, equal_splits, scattered_rows, splits_of
+from hora.torch.adapter import buffer, dtype_of, from_memory, is_expanded, on_host
+from hora.transport.base import Buffer, Kind
+
+__all__ = ["Gathered", "Started", "allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Started(NamedTuple, Generic[T]):
+    """An operation under way, and what to make of its outcome."""
+
+    engine: Engine
+    ticket: Ticket
+    finish: Callable[[Outcome], T]
+
+    @property
+    def name(self) -> str:
+        """The full name that the engine gave it."""
+        return self.ticket.request.name
+
+    def result(self) -> T:
+        """Wait for it on this thread."""
+        return self.finish(self.engine.wait(self.ticket))
+
+    def handle(self) -> int:
+        """A number for ``poll`` and ``synchronize``."""
+        return handle.new(self.engine, self.ticket, self.finish)
+
+    def then(self, change: Callable[[T], U]) -> Started[U]:
+        """The same operation with its result changed."""
+        finish = self.finish
+        return Started(self.engine, self.ticket, lambda outcome: change(finish(outcome)))
+
+
+class Gathered(NamedTuple):
+    """Rows that came together from all ranks of a set, and how many came from each, in rank order."""
+
+    tensor: torch.Tensor
+    rows: tuple[int, ...]
+
+
+def allreduce(
+    tensors: Sequence[torch.Tensor],
+    how: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    grouped: bool = False,
+    in_place: bool = False,
+) -> Started[list[torch.Tensor]]:
+    """Combine; the results are new tensors, or the given ones if in place."""
+    engine = session.engine()
+    sent = _outgoing(tensors, "allreduce")
+    into, finish = _same_shape_results(tensors, sent, in_place)
+    ticket = engine.submit(
+        Kind.ALLREDUCE, name, _buffers(sent), _buffers(into), op=how.op, prescale=how.prescale, postscale=how.postscale,
+        process_set=process_set, device=tensors[0].device.type, grouped=grouped,
+    )  # fmt: skip
+    return Started(engine, ticket, finish)
+
+
+def broadcast(
+    tensors: Sequence[torch.Tensor], root: int, name: str | None, process_set: ProcessSet, *, in_place: bool = False
+) -> Started[list[torch.Tensor]]:
+    """Copy the root's; the results are new tensors, or the given ones if in place."""
+    engine = session.engine()
+    sent = _outgoing(tensors, "broadcast")
+    into, finish = _same_shape_results(tensors, sent, in_place)
+    ticket = engine.submit(
+        Kind.BROADCAST, name, _buffers(sent), _buffers(into), root=root, process_set=process_set,
+        device=tensors[0].device.type,
+    )  # fmt: skip
+    return Started(engine, ticket, finish)
+
+
+def allgather(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, *, grouped: bool = False
+) -> Started[list[Gathered]]:
+    """Concatenate rows."""
+    engine = session.engine()
+    sent = _outgoing(tensors, "allgather", rows_matter=True)
+    # The bytes received tell the rows, except of rows without elements: those are sent as a number beside the tensor.
+    counted = [i for i, tensor in enumerate(sent) if not _row_bytes(tensor)]
+    numbers = [torch.tensor([len(sent[i])]) for i in counted]
+    ticket = engine.submit(
+        Kind.ALLGATHER, name, _buffers([*sent, *numbers]), [], process_set=process_set, device=tensors[0].device.type,
+        grouped=grouped,
+    )  # fmt: skip
+    like = [(tensor.dtype, tensor.shape[1:], tensor.device) for tensor in tensors]
+
+    def finish(outcome: Outcome) -> list[Gathered]:
+        extra = (torch.frombuffer(memory, dtype=torch.int64).tolist() for memory in outcome.memory[len(like) :])
+        gathered = []
+        for (dtype, width, device), memory, received in zip(like, outcome.memory, outcome.received, strict=False):
+            row_bytes = width.numel() * dtype.itemsize
+            rows = tuple(n // row_bytes for n in received) if row_bytes else tuple(next(extra))
+            gathered.append(Gathered(from_memory(memory, dtype, (sum(rows), *width), device), rows))
+        return gathered
+
+    return Started(engine, ticket, finish)
+
+
+def alltoall(
+    tensor: torch.Tensor, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet
+) -> Started[Gathered]:
+    """Exchange rows."""
+    engine = session.engine()
+    (sent,) = _outgoing([tensor], "alltoall", rows_matter=True)
+    row_bytes = _row_bytes(sent)
+    if not row_bytes:
+        raise UsageError(
+            f"alltoall of shape {tuple(tensor.shape)}: its rows have no elements. Nothing would be moved, and the"
+            " rows could not be counted at the other end. Exchange the numbers of rows themselves, or give the rows"
+            " some width."
+        )
+    set_size = len(process_set.members)
+    splits = equal_splits(len(sent), set_size) if splits is None else splits_of(splits, len(sent), set_size)
+    ticket = engine.submit(
+        Kind.ALLTOALL, name, _buffers([sent[: sum(splits)]]), [], splits=splits, process_set=process_set,
+        device=tensor.device.type,
+    )  # fmt: skip
+    dtype, width, device = tensor.dtype, tensor.shape[1:], tensor.device
+
+    def finish(outcome: Outcome) -> Gathered:
+        rows = tuple(n // row_bytes for n in outcome.received[0])
+        return Gathered(from_memory(outcome.memory[0], dtype, (sum(rows), *width), device), rows)
+
+    return Started(engine, ticket, finish)
+
+
+def reducescatter(
+    tensors: Sequence[torch.Tensor],
+    how: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    grouped: bool = False,
+) -> Started[list[torch.Tensor]]:
+    """Combine, and keep this rank's rows."""
+    engine = session.engine()
+    sent = _outgoing(tensors, "reducescatter", rows_matter=True)
+    below = sum(member < engine.rank for member in process_set.members)  # this rank's place in the set
+    set_size = len(process_set.members)
+    into = [tensor.new_empty((scattered_rows(len(tensor), set_size, below), *tensor.shape[1:])) for tensor in sent]
+    ticket = engine.submit(
+        Kind.REDUCESCATTER, name, _buffers(sent), _buffers(into), op=how.op, prescale=how.prescale,
+        postscale=how.postscale, process_set=process_set, device=tensors[0].device.type, grouped=grouped,
+    )  # fmt: skip
+    devices = [tensor.device for tensor in tensors]
+
+    def finish(outcome: Outcome) -> list[torch.Tensor]:
+        return [tensor.to(device) for tensor, device in zip(into, devices, strict=True)]
+
+    return Started(engine, ticket, finish)
+
+
+def _outgoing(tensors: Sequence[torch.Tensor], function: str, rows_matter: bool = False) -> list[torch.Tensor]:
+    """What to send for each tensor: contiguous, on the host, without autograd."""
+    if not tensors:
+        raise UsageError(
+            f"grouped_{function} of an empty list. There is nothing that the ranks could agree on. Leave the call"
+            " out, on all ranks, where there are no tensors."
+        )
+    for tensor in tensors:
+        dtype_of(tensor)
+        if rows_matter:
+            check_rows(function, tensor.shape)
+        if tensor.device != tensors[0].device:
+            raise UsageError(
+                f"grouped_{function} of tensors on {tensors[0].device} and {tensor.device}. A group is worked on in"
+                " one place. Move them to one device, or make a group of each."
+            )
+    return [on_host(tensor) for tensor in tensors]
+
+
+def _same_shape_results(
+    tensors: Sequence[torch.Tensor], sent: list[torch.Tensor], in_place: bool
+) -> tuple[list[torch.Tensor], Callable[[Outcome], list[torch.Tensor]]]:
+    """Where the engine writes results as large as the inputs, and how they get from there to the caller.
+
+    A copy that was made for sending is free to be overwritten; and what is in place is written where it was read.
+    """
+    if not in_place:
+        into = [torch.empty_like(s, requires_grad=False) if s is t else s for s, t in zip(sent, tensors, strict=True)]
+        devices = [tensor.device for tensor in tensors]
+        return into, lambda outcome: [r.to(device) for r, device in zip(into, devices, strict=True)]
+
+    for tensor in tensors:
+        if is_expanded(tensor):
+            raise UsageError(
+                f"an in-place collective on an expanded tensor (shape {tuple(tensor.shape)}, strides"
+                f" {tensor.stride()}). Several of its elements share one place in memory and cannot all be written."
+                " Use the form that is not in place, or .contiguous()."
+            )
+    increment_version(list(tensors))  # so that autograd notices if it had saved one of them for a backward pass
+    given = list(tensors)
+
+    def finish(outcome: Outcome) -> list[torch.Tensor]:
+        for tensor, result in zip(given, sent, strict=True):
+            if result is not tensor:
+                tensor.detach().copy_(result)
+        return given
+
+    return sent, finish
+
+
+def _buffers(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
+    return [buffer(tensor, dtype_of(tensor)) for tensor in tensors]
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return tensor.shape[1:].numel() * tensor.itemsize

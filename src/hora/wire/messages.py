@@ -1,0 +1,271 @@
+"""The control messages between workers and the hub: one struct each, a tagged union, msgpack on the wire.
+
+Every message carries its generation, so that a message of a generation that is over is recognised wherever it turns up.
+Ranks in messages are ranks inside the generation, except in :class:`Hello`, which is about the launched world. Requests
+travel as the bytes that ``engine.request`` made of them: this layer moves them and knows nothing of operations.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hora.config.settings import Settings
+from hora.wire.frame import WireError
+
+__all__ = [
+    "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "Hello", "Join",
+    "JoinDone", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused", "SnapshotAsk",
+    "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit", "Verdict",
+    "Welcome", "decode", "encode",
+]  # fmt: skip
+
+Members = tuple[int, ...]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What all messages have."""
+
+    generation: int
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """One worker of a generation; ``launched_rank`` is its rank in the launched world, of which this may be a part."""
+
+    rank: int
+    launched_rank: int
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+
+# ---- rendezvous ----
+
+
+class Hello(Message, frozen=True):
+    """A worker wants to be in a generation of ``members``, ranks of the launched world. The lowest's settings rule."""
+
+    rank: int
+    size: int
+    pid: int
+    host: str
+    members: Members
+    settings: Settings
+
+
+class Welcome(Message, frozen=True):
+    """All members are here. With ``transport`` "shm" one file descriptor comes along."""
+
+    rank: int
+    peers: tuple[Peer, ...]
+    transport: str
+    settings: Settings
+
+
+class Refused(Message, frozen=True):
+    """The generation cannot start, or the message that was sent belongs to one that is over.
+
+    ``kind`` is "stall" (members are missing), "lost" (one died before), "stale", "usage" or "unfit".
+    """
+
+    kind: str
+    text: str
+
+
+class Bye(Message, frozen=True):
+    """A worker shuts down in good order. What was decided before the hub's Farewell it will still carry out."""
+
+
+class Farewell(Message, frozen=True):
+    """The answer to Bye, and the last that this worker hears of the generation."""
+
+
+class Broken(Message, frozen=True):
+    """This worker lives but can no longer move data, so the generation is over."""
+
+    status: str
+
+
+class Left(Message, frozen=True):
+    """Another worker has shut down in good order."""
+
+    rank: int
+
+
+class Died(Message, frozen=True):
+    """Another worker is dead, or broken, and with it the generation."""
+
+    rank: int
+    status: str
+
+
+# ---- agreement ----
+
+
+class Submit(Message, frozen=True):
+    """Operations this worker is ready for: encoded requests, or the numbers of requests it has sent before."""
+
+    items: tuple[bytes | int, ...]
+
+
+class Again(Message, frozen=True):
+    """The hub no longer knows these numbers: send the requests in full."""
+
+    ids: tuple[int, ...]
+
+
+class Join(Message, frozen=True):
+    average_active: bool
+
+
+class JoinDone(Message, frozen=True):
+    """Every rank has joined, ``last`` as the last; or ``failure`` says why that cannot happen."""
+
+    last: int
+    failure: str = ""
+
+
+class Op(msgspec.Struct, frozen=True, array_like=True):
+    """An operation named in full; ``id`` is the number it goes by from now on, 0 if none."""
+
+    name: str
+    members: Members
+    id: int
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Operations to carry out in one go.
+
+    ``contributors`` empty means all members; ``received`` is in bytes, by segment and member.
+    """
+
+    ops: tuple[Op | int, ...]
+    contributors: Members = ()
+    divisor: int = 1
+    received: tuple[tuple[int, ...], ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    name: str
+    members: Members
+    kind: str
+    text: str
+
+
+class Caution(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    text: str
+
+
+class Plan(Message, frozen=True):
+    """What the hub decided, in order; numbers in ``forget`` are no longer known."""
+
+    batches: tuple[Batch, ...] = ()
+    notices: tuple[Failure | Caution, ...] = ()
+    forget: tuple[int, ...] = ()
+
+
+class Verdict(Message, frozen=True):
+    """Fail this operation if it is still pending and exactly these ranks are missing."""
+
+    name: str
+    members: Members
+    missing: Members
+    kind: str
+    text: str
+
+
+# ---- looking at one another ----
+
+
+class StackAsk(Message, frozen=True):
+    id: int
+    rank: int
+
+
+class StackReply(Message, frozen=True):
+    id: int
+    text: str
+
+
+class SnapshotAsk(Message, frozen=True):
+    id: int
+
+
+class StateAsk(Message, frozen=True):
+    """The hub asks a worker whether its threads wait inside Hora, and for what."""
+
+    id: int
+
+
+class StateReply(Message, frozen=True):
+    id: int
+    blocked: bool
+    waiting_on: tuple[tuple[str, Members], ...]
+
+
+class RankReport(msgspec.Struct, frozen=True, array_like=True):
+    rank: int
+    pid: int
+    blocked: bool
+    waiting_on: tuple[tuple[str, Members], ...]
+
+
+class PendingOp(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    members: Members
+    requests: dict[int, bytes]
+    age_s: float
+    missing: Members
+
+
+class SnapshotReply(Message, frozen=True):
+    id: int
+    progress: int
+    ranks: tuple[RankReport, ...]
+    pending: tuple[PendingOp, ...]
+
+
+# ---- the store by which transports find each other ----
+
+
+class StoreSet(Message, frozen=True):
+    key: str
+    value: bytes
+
+
+class StoreGet(Message, frozen=True):
+    """Answered once the key is set."""
+
+    id: int
+    key: str
+
+
+class StoreReply(Message, frozen=True):
+    id: int
+    value: bytes
+
+
+AnyMessage = (
+    Hello | Welcome | Refused | Bye | Broken | Farewell | Left | Died | Submit | Again | Join | JoinDone | Plan
+    | Verdict | StackAsk | StackReply | SnapshotAsk | SnapshotReply | StateAsk | StateReply | StoreSet | StoreGet
+    | StoreReply
+)
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """
+    >>> decode(encode(Left(3, rank=1)))
+    Left(generation=3, rank=1)
+    """
+    return _encoder.encode(message)
+
+
+def decode(payload: bytes) -> AnyMessage:
+    """The message in these bytes; raises WireError if they are none."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"the peer sent something that is not a message: {error}") from error

@@ -1,0 +1,82 @@
+"""Starting real jobs in tests, and looking for what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without anything that a launcher, or these tests' own launcher, has set."""
+    strange = ("HORA_", "HOROVOD_", "OMPI_", "PMI", "SLURM", "TORCHELASTIC")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    return {**kept, "PYTHONPATH": str(SOURCE), **more}
+
+
+def hora(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "hora", *map(str, arguments)]
+
+
+def run_hora(
+    *arguments: str | Path, timeout_s: float = 30.0, cwd: Path | None = None, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``hora …`` to its end."""
+    return subprocess.run(
+        hora(*arguments),
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        cwd=cwd,
+        input=stdin,
+    )
+
+
+def start_hora(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
+    """``hora …`` left running, in a session of its own, its output to be read line by line."""
+    return subprocess.Popen(
+        hora(*arguments),
+        env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def python(program: str) -> Sequence[str]:
+    """A worker's command."""
+    return sys.executable, "-c", program
+
+
+def processes_of(job: str) -> dict[int, str]:
+    """Live processes that carry the job's cookie, with their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"HORA_JOB={job}\0".encode() in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition") -> None:
+    """Poll, with a deadline; never a plain sleep."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"
+        time.sleep(0.01)

@@ -1,0 +1,94 @@
+"""What a failure's report says, without starting anything."""
+
+from __future__ import annotations
+
+import io
+import signal
+
+from hora.launch.failure import Ending, exit_code, explain, first_failure, how_it_ended, is_consequence, show
+from hora.launch.output import Tail
+
+
+def ending(rank: int, returncode: int, stopped: bool = False) -> Ending:
+    return Ending(rank, "h", 100 + rank, returncode, 1.5, stopped, 0.0, 0)
+
+
+def tail(text: str, stream: str = "stderr") -> Tail:
+    result = Tail()
+    for line in text.splitlines(keepends=True):
+        result.add(stream, line.encode())
+    return result
+
+
+LOST = tail("Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\n  more\n")
+OWN = tail("Traceback (most recent call last):\n  File …\nValueError: boom\n")
+
+
+def test_every_signal_has_words() -> None:
+    for number in signal.valid_signals():
+        assert f"signal {int(number)}" in how_it_ended(-number)
+        assert exit_code(-number) == 128 + number
+        title, lines = explain(ending(0, -number), [ending(0, -number)], Tail(), None)
+        assert f"signal {int(number)}" in lines[0] and "failed" in title
+
+
+def test_consequences_are_recognised() -> None:
+    assert is_consequence(LOST)
+    assert is_consequence(tail("hora.errors.ShutDownError: rank 0 left\n"))
+    assert not is_consequence(OWN)
+    assert not is_consequence(Tail())
+
+
+def test_the_cause_is_first_even_if_seen_last() -> None:
+    endings = [ending(0, 1), ending(2, 1), ending(1, -9)]
+    first = first_failure(endings, {0: LOST, 1: Tail(), 2: LOST})
+    assert first is not None and first.rank == 1
+
+
+def test_those_we_stopped_are_not_the_cause() -> None:
+    first = first_failure([ending(0, -15, stopped=True), ending(1, 1)], {0: Tail(), 1: LOST})
+    assert first is not None and first.rank == 1
+
+
+def test_nobody_failed() -> None:
+    assert first_failure([ending(0, 0)], {0: Tail()}) is None
+
+
+def test_out_of_memory_is_said_as_surely_as_it_is_known() -> None:
+    killed = ending(0, -9)
+    assert "probably out of memory" in explain(killed, [killed], Tail(), None)[1][0]
+    assert "out of memory (the kernel killed 2" in explain(killed, [killed], Tail(), 2)[1][0]
+    assert "by someone" in explain(killed, [killed], Tail(), 0)[1][0]
+
+
+def test_a_long_traceback_is_shown_from_its_start() -> None:
+    frames = "".join(f'  File "deep.py", line {n}, in f\n' for n in range(200))
+    lines = explain(ending(0, 1), [ending(0, 1)], tail(f"Traceback (most recent call last):\n{frames}E: end\n"), None)[1]
+    assert "Traceback (most recent call last):" in lines
+    assert "E: end" in lines
+    assert any("left out" in line for line in lines)
+    assert len(lines) < 80
+
+
+def test_without_an_exception_the_last_lines_of_both_streams() -> None:
+    lines = explain(ending(0, 4), [ending(0, 4)], tail("".join(f"line {n}\n" for n in range(100)), "stdout"), None)[1]
+    assert lines[-1] == "line 99" and "line 80" in lines and "line 79" not in lines
+
+
+def test_plain_box_is_ascii_safe() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    show("rank 0 failed", ["naïve …"], stream)
+    text = raw.getvalue().decode("ascii")
+    assert text.startswith("+-- hora: rank 0 failed -")
+    assert "| na\\xefve" in text
+
+
+def test_box_on_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    show("rank 0 failed", ["[bold]not markup[/bold]"], stream)
+    assert "rank 0 failed" in stream.getvalue() and "[bold]not markup[/bold]" in stream.getvalue()

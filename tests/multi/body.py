@@ -1,0 +1,48 @@
+"""What a multi-rank test body is, and where all of them are.
+
+A body is a function ``f(hvd, rank, size)`` that every rank of a crew runs at the same time; it fails if any rank
+raises. Bodies live in ``tests/multi/bodies``, one file a subject, and run unchanged at every size and on every
+transport.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+Function = Callable[[ModuleType, int, int], None]
+
+SIZES = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Body:
+    """One body: its name (``allreduce.every_shape``) and the sizes it makes sense at."""
+
+    name: str
+    function: Function
+    sizes: tuple[int, ...]
+
+
+_bodies: dict[str, Body] = {}
+
+
+def body(*, sizes: tuple[int, ...] = SIZES) -> Callable[[Function], Function]:
+    """Mark a function as a body: ``@body()``, or ``@body(sizes=(2, 4))``."""
+
+    def mark(function: Function) -> Function:
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        _bodies[name] = Body(name, function, sizes)
+        return function
+
+    return mark
+
+
+def all_bodies() -> dict[str, Body]:
+    """Every body by its name."""
+    for path in sorted((Path(__file__).parent / "bodies").glob("[a-z]*.py")):
+        importlib.import_module(f"tests.multi.bodies.{path.stem}")
+    return dict(_bodies)

@@ -1,0 +1,120 @@
+"""A crew: the workers of one job, started once by ``hora run`` and kept to run one body after another.
+
+Starting processes and importing torch costs seconds, a body costs milliseconds; so one job serves all bodies of a size
+and transport. A crew that lost a worker or hung is not used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TextIO
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 60.0
+BODY_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 10.0
+
+
+class CrewLost(Exception):
+    """A worker of the crew died or did not answer in time."""
+
+
+class Crew:
+    """``size`` workers on one transport. Use as a context manager; ``run`` raises AssertionError if a body failed."""
+
+    def __init__(self, size: int, transport: str) -> None:
+        self.size, self.transport = size, transport
+        self.fit = True
+        self._connections: list[socket.socket] = []
+
+    def __enter__(self) -> Crew:
+        self._files = contextlib.ExitStack()
+        folder = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="crew-")))
+        self._log = self._files.enter_context((folder / "log").open("w+"))
+        listener = self._files.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(folder / "socket"))
+        listener.listen(self.size)
+        self._start(str(folder / "socket"))
+        try:
+            self._lines = self._accept(listener)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self, path: str) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "HORA_TRANSPORT": self.transport,
+            "HORA_DYNAMIC_PROCESS_SETS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        worker = [sys.executable, "-m", "tests.multi.worker", path]
+        command = [sys.executable, "-m", "hora.cli.main", "run", "-np", str(self.size), *worker]
+        self._job = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _accept(self, listener: socket.socket) -> list[TextIO]:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        lines: dict[int, TextIO] = {}
+        while len(lines) < self.size:
+            ready, _, _ = select.select([listener], [], [], 0.1)
+            if ready:
+                connection = self._files.enter_context(listener.accept()[0])
+                self._connections.append(connection)
+                stream = self._files.enter_context(connection.makefile("rw", buffering=1))
+                lines[json.loads(stream.readline())["rank"]] = stream
+            elif self._job.poll() is not None or time.monotonic() > deadline:
+                raise CrewLost(f"only ranks {sorted(lines)} of {self.size} came up.\n{self.log()}")
+        return [lines[rank] for rank in range(self.size)]
+
+    def run(self, body: str) -> None:
+        """Run one body on all ranks."""
+        for stream in self._lines:
+            print(json.dumps({"body": body, "timeout_s": BODY_TIMEOUT_S - 5}), file=stream)
+        deadline = time.monotonic() + BODY_TIMEOUT_S
+        failures = [self._answer(rank, stream, deadline) for rank, stream in enumerate(self._lines)]
+        told = [f"--- rank {rank} ---\n{failure}" for rank, failure in enumerate(failures) if failure]
+        assert not told, "\n".join([f"{body} failed on {len(told)} of {self.size} ranks", *told])
+
+    def _answer(self, rank: int, stream: TextIO, deadline: float) -> str:
+        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+        line = stream.readline() if ready else ""
+        if not line:
+            self.fit = False
+            raise CrewLost(f"rank {rank} {'died' if ready else 'did not answer in time'}.\n{self.log()}")
+        failure: str = json.loads(line)["failure"]
+        return failure
+
+    def log(self) -> str:
+        """The end of what the job printed."""
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()[-8000:]
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            for connection in self._connections:  # the end of the line is a worker's sign to leave
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            if self.fit:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._job.wait(STOP_TIMEOUT_S)
+        finally:
+            if self._job.poll() is None:
+                os.killpg(self._job.pid, signal.SIGKILL)
+                self._job.wait()
+            self._files.close()

@@ -1,0 +1,52 @@
+"""Every body, at every size, on every transport: each a test of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.multi.body import SIZES, all_bodies
+from tests.multi.crew import Crew
+
+TRANSPORTS = ("shm", "gloo")
+BODIES = all_bodies()
+
+
+class Crews:
+    """The crew at work now; another replaces it when another size or transport is asked for, or when it is unfit."""
+
+    def __init__(self) -> None:
+        self._crew: Crew | None = None
+
+    def get(self, size: int, transport: str) -> Crew:
+        crew = self._crew
+        if crew is None or not crew.fit or (crew.size, crew.transport) != (size, transport):
+            self.close()
+            crew = self._crew = Crew(size, transport).__enter__()
+        return crew
+
+    def close(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.__exit__()
+
+
+@pytest.fixture(scope="module")
+def crews() -> Iterator[Crews]:
+    crews = Crews()
+    yield crews
+    crews.close()
+
+
+CASES = [
+    pytest.param(name, size, transport, id=f"{transport}-{size}-{name}")
+    for transport in TRANSPORTS
+    for size in SIZES
+    for name, body in BODIES.items()
+    if size in body.sizes
+]
+
+
+@pytest.mark.parametrize(("name", "size", "transport"), CASES)
+def test_body(crews: Crews, name: str, size: int, transport: str) -> None:
+    crews.get(size, transport).run(name)
