@@ -94,11 +94,13 @@ struct rank {
     word thread_count;
     int32_t threads[MAX_WAITS]; /* ids of the threads that submit */
     struct wait waits[MAX_WAITS];
-    _Atomic uint64_t tail;      /* end of its part of the schedule */
+    LINE _Atomic uint64_t tail; /* end of its part of the schedule */
+    word executor_wanted;       /* operations are in flight and none of its threads waits: its executor has to act */
+    word executor_bell;
     uint32_t join_round;        /* which it joined */
     char status[STATUS_BYTES];  /* how it ended, in words */
     char text[TEXT_BYTES];      /* its last exception */
-    uint64_t slot_base;         /* which of its slots the operation it carries out began with */
+    uint64_t slot_base[2];      /* which of its slots the movement it takes part in began with, by the barrier's parity */
     int64_t scratch_at;         /* Adasum's workspace in its arena */
     double dots[2][3 * MAX_RANKS];
 };
@@ -206,14 +208,14 @@ struct core {
     pthread_mutex_t mine;   /* guards plans, tickets and the arena's blocks */
     pthread_mutex_t driver; /* held by the thread that carries the schedule out */
     word helpers, pending, stop;
-    word work;              /* the executor's private futex */
     pthread_t executor, watcher;
     bool executor_runs, watcher_runs;
     int watch_pipe[2], watch_pids[MAX_RANKS];
     uint64_t serial;
     struct plan **plans;
     struct ticket **tickets;
-    uint32_t plan_count, ticket_count, ticket_hand;
+    uint32_t *free_plans; /* a stack of numbers to use again */
+    uint32_t plan_count, free_plan_count, ticket_count, ticket_hand;
     _Atomic(struct ticket *) *in_flight; /* by entry */
     uint64_t next;                       /* position in the schedule */
     uint64_t slot_base;
@@ -270,6 +272,7 @@ void ring(struct core *c);
 void wait_bell(struct core *c, uint32_t seen, uint64_t deadline_ns, bool spin, const word *also, uint32_t unless);
 int barrier_wait(struct core *c, struct set *s);
 void wake_everyone(struct core *c);
+void wake_executor(struct core *c, int rank);
 void futex_wake(word *w, int count, bool shared);
 void futex_wait(word *w, uint32_t value, uint64_t timeout_ns, bool shared);
 

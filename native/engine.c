@@ -1,8 +1,9 @@
 /* This process's side: plans, tickets, and the threads that drive.
  *
- * Who waits, helps: a thread blocked in hora_wait carries the schedule out itself. The executor thread does it only while
- * there is something in flight and nobody waits, so that communication overlaps with computation; a program that only
- * makes blocking calls never wakes it. A third thread sleeps until a peer's process ends.
+ * Who waits, helps: a thread blocked in hora_wait carries the schedule out itself. The executor thread does it only when
+ * something is scheduled while nobody waits, so that communication overlaps with computation; a program that only makes
+ * blocking calls never wakes it, and small operations, whose data rode along, never need it. A third thread sleeps until
+ * a peer's process ends.
  */
 #include "core.h"
 #include "hora.h"
@@ -91,14 +92,10 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
     p->description_length = (uint32_t)description_length;
     pthread_mutex_lock(&c->mine);
     p->serial = ++c->serial;
-    uint32_t n = 0;
-    while (n < c->plan_count && c->plans[n]) n++;
-    if (c->plan_count > 64 && n < c->plan_count) {
-        c->plans[n] = p;
-    } else {
-        n = c->plan_count;
-        if (n < MAX_PLANS) c->plans[c->plan_count++] = p;
-    }
+    uint32_t n = MAX_PLANS;
+    if (c->free_plan_count) n = c->free_plans[--c->free_plan_count];
+    else if (c->plan_count < MAX_PLANS) n = c->plan_count++;
+    if (n < MAX_PLANS) c->plans[n] = p;
     p->number = n;
     pthread_mutex_unlock(&c->mine);
     return n < MAX_PLANS ? (int64_t)n : -FULL;
@@ -106,6 +103,7 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
 
 static void free_plan(struct core *c, struct plan *p) {
     c->plans[p->number] = NULL;
+    c->free_plans[c->free_plan_count++] = p->number;
     free(p->segments);
     free(p->description);
     free(p);
@@ -208,32 +206,28 @@ static void settle(struct core *c, struct ticket *t) {
     }
 }
 
+static bool something_scheduled(struct core *c) { return c->next < atomic_load(&self(c)->tail); }
+
+/* Nobody waits any more, or yet: the executor is to carry out what gets scheduled. */
+static void want_executor(struct core *c) {
+    atomic_store(&self(c)->executor_wanted, 1);
+    if (something_scheduled(c)) wake_executor(c, c->rank); /* it may have been scheduled before we wanted it */
+}
+
 static void *executor(void *argument) {
     struct core *c = argument;
     while (!atomic_load(&c->stop)) {
-        uint32_t work = atomic_load(&c->work);
-        if (!atomic_load(&c->pending) || atomic_load(&c->helpers)) {
-            futex_wait(&c->work, work, 1000000000ull, false);
-            continue;
-        }
-        uint32_t bell = atomic_load(&c->header->bell);
+        uint32_t bell = atomic_load(&self(c)->executor_bell);
         int done = 0;
-        if (!pthread_mutex_trylock(&c->driver)) {
+        if (something_scheduled(c) && !pthread_mutex_trylock(&c->driver)) {
             done = drive(c);
             pthread_mutex_unlock(&c->driver);
         }
-        for (uint32_t i = 0; i < c->ticket_count; i++) settle(c, c->tickets[i]);
         if (done && atomic_load(&c->helpers)) ring(c);
-        if (aborted(c)) futex_wait(&c->work, work, 50000000ull, false);
-        else if (!done) wait_bell(c, bell, now_ns() + 1000000000ull, false, &c->helpers, 0);
+        if (!atomic_load(&c->pending)) atomic_store(&self(c)->executor_wanted, 0);
+        if (!done) futex_wait(&self(c)->executor_bell, bell, 1000000000ull, true);
     }
     return NULL;
-}
-
-static void wake_executor(struct core *c) {
-    if (!c->executor_runs) return;
-    atomic_fetch_add(&c->work, 1);
-    futex_wake(&c->work, 1, false);
 }
 
 /* ---- submitting and waiting ---- */
@@ -316,7 +310,7 @@ int64_t hora_submit(struct core *c, int64_t plan, char **in, char **out, const i
     }
     int status = begin(c, t);
     if (status != OK) return -status;
-    if (!atomic_load(&c->helpers)) wake_executor(c);
+    if (!atomic_load(&c->helpers)) want_executor(c);
     return t->number;
 }
 
@@ -328,7 +322,7 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
     uint64_t started = 0, deadline = UINT64_MAX;
     bool marked = false;
     int status = PENDING;
-    atomic_fetch_add(&c->helpers, 1);
+    if (!atomic_fetch_add(&c->helpers, 1)) atomic_store(&self(c)->executor_wanted, 0);
     for (;;) {
         uint32_t bell = atomic_load(&c->header->bell);
         settle(c, t);
@@ -354,7 +348,7 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
     }
     if (atomic_load(&t->state) == DONE) status = (int)t->status;
     if (status != PENDING) hora_unblock(c);
-    if (atomic_fetch_sub(&c->helpers, 1) == 1 && atomic_load(&c->pending)) wake_executor(c);
+    if (atomic_fetch_sub(&c->helpers, 1) == 1 && atomic_load(&c->pending)) want_executor(c);
     return status;
 }
 
@@ -612,6 +606,7 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes,
     c->watch_pipe[0] = c->watch_pipe[1] = -1;
     if (rank < 0) return c;
     c->plans = calloc(MAX_PLANS, sizeof *c->plans);
+    c->free_plans = calloc(MAX_PLANS, sizeof *c->free_plans);
     c->tickets = calloc(MAX_TICKETS, sizeof *c->tickets);
     c->in_flight = calloc(c->header->entry_count, sizeof *c->in_flight);
     c->batches = calloc(MAX_SETS, sizeof *c->batches);
@@ -648,8 +643,7 @@ void hora_leave(struct core *c) {
 void hora_close(struct core *c) {
     atomic_store(&c->stop, 1);
     if (c->executor_runs) {
-        wake_executor(c);
-        ring(c);
+        wake_executor(c, c->rank);
         pthread_join(c->executor, NULL);
     }
     if (c->watcher_runs) {
@@ -665,6 +659,7 @@ void hora_close(struct core *c) {
         if (c->plans[i]) free_plan(c, c->plans[i]);
     arena_close(c);
     free(c->plans);
+    free(c->free_plans);
     free(c->tickets);
     free((void *)c->in_flight);
     free(c->batches);

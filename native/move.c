@@ -31,10 +31,13 @@ static char *slot_of(struct circle *o, int member, uint64_t k) {
 
 static char *my_slot(struct circle *o, uint64_t k) { return slot_at(o->c, o->c->rank, o->c->slot_base + k); }
 
-/* The first barrier of an operation: afterwards everybody knows where everybody's slots begin. */
+/* The first barrier of a movement: afterwards everybody knows where everybody's slots begin. Two places by parity: a peer
+ * may still read one while this rank is at the next barrier, but not at the one after that. */
 static int meet(struct circle *o) {
+    uint32_t parity = atomic_load(&o->set->barrier.phase) & 1;
+    rank_at(o->c, o->c->rank)->slot_base[parity] = o->c->slot_base;
     int status = barrier_wait(o->c, o->set);
-    for (int m = 0; m < o->count; m++) o->base[m] = rank_at(o->c, o->set->members[m])->slot_base;
+    for (int m = 0; m < o->count; m++) o->base[m] = rank_at(o->c, o->set->members[m])->slot_base[parity];
     return status;
 }
 
@@ -390,7 +393,6 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
         trace(c, TRACE_BEGIN, tickets[i]->plan, c->rank, 0, count);
     }
     int status = turn_to(c, set);
-    rank_at(c, c->rank)->slot_base = c->slot_base;
     if (status) {
     } else if (e->kind == ALLREDUCE) {
         status = count == 1 ? allreduce_one(&o, batch, tickets[0], how) : allreduce_batch(&o, batch, tickets, count, how);

@@ -132,6 +132,7 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
         uint64_t tail = atomic_load(&rank->tail);
         *schedule_at(c, s->members[m], tail) = (struct scheduled){i, round, 0};
         atomic_store(&rank->tail, tail + 1);
+        if (atomic_load(&rank->executor_wanted)) wake_executor(c, s->members[m]);
     }
     atomic_fetch_add(&h->progress, 1);
     ring(c);

@@ -107,6 +107,11 @@ int barrier_wait(struct core *c, struct set *s) {
     return 0;
 }
 
+void wake_executor(struct core *c, int rank) {
+    atomic_fetch_add(&rank_at(c, rank)->executor_bell, 1);
+    futex_wake(&rank_at(c, rank)->executor_bell, 1, true);
+}
+
 void wake_everyone(struct core *c) {
     struct header *h = c->header;
     atomic_fetch_add(&h->bell, 1);

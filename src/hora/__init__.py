@@ -5,8 +5,6 @@ Importing this package costs next to nothing: ``run`` and the front-ends (``hora
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from hora.errors import (
     DeadlockError,
     DuplicateNameError,
@@ -24,7 +22,10 @@ from hora.errors import (
     WorkersFailed,
 )
 
+TYPE_CHECKING = False  # typing's own would cost as much time as all the rest of this import
 if TYPE_CHECKING:
+    from typing import Any
+
     from hora.launch.function import run as run
 
 __version__ = "0.1.0"

@@ -63,7 +63,9 @@ def test_out_of_memory_is_said_as_surely_as_it_is_known() -> None:
 
 def test_a_long_traceback_is_shown_from_its_start() -> None:
     frames = "".join(f'  File "deep.py", line {n}, in f\n' for n in range(200))
-    lines = explain(ending(0, 1), [ending(0, 1)], tail(f"Traceback (most recent call last):\n{frames}E: end\n"), None)[1]
+    lines = explain(ending(0, 1), [ending(0, 1)], tail(f"Traceback (most recent call last):\n{frames}E: end\n"), None)[
+        1
+    ]
     assert "Traceback (most recent call last):" in lines
     assert "E: end" in lines
     assert any("left out" in line for line in lines)

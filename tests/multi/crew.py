@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
@@ -29,13 +29,39 @@ class CrewLost(Exception):
     """A worker of the crew died or did not answer in time."""
 
 
+class Member:
+    """The test process's end of the line to one worker: a JSON object a line, both ways."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._heard = connection, b""
+
+    def tell(self, **message: object) -> None:
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def hear(self, deadline: float) -> dict[str, Any] | None:
+        """The next message; None if the worker is gone. Raises TimeoutError after the deadline (monotonic time)."""
+        while b"\n" not in self._heard:
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            more = self._connection.recv(1 << 16)
+            if not more:
+                return None
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def dismiss(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
 class Crew:
     """``size`` workers on one transport. Use as a context manager; ``run`` raises AssertionError if a body failed."""
 
     def __init__(self, size: int, transport: str) -> None:
         self.size, self.transport = size, transport
         self.fit = True
-        self._connections: list[socket.socket] = []
+        self._members: list[Member] = []
 
     def __enter__(self) -> Crew:
         self._files = contextlib.ExitStack()
@@ -46,7 +72,7 @@ class Crew:
         listener.listen(self.size)
         self._start(str(folder / "socket"))
         try:
-            self._lines = self._accept(listener)
+            self._accept(listener)
         except BaseException:
             self.__exit__()
             raise
@@ -67,37 +93,42 @@ class Crew:
             start_new_session=True,
         )  # fmt: skip
 
-    def _accept(self, listener: socket.socket) -> list[TextIO]:
+    def _accept(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        lines: dict[int, TextIO] = {}
-        while len(lines) < self.size:
+        arrived: dict[int, Member] = {}
+        while len(arrived) < self.size:
             ready, _, _ = select.select([listener], [], [], 0.1)
             if ready:
                 connection = self._files.enter_context(listener.accept()[0])
-                self._connections.append(connection)
-                stream = self._files.enter_context(connection.makefile("rw", buffering=1))
-                lines[json.loads(stream.readline())["rank"]] = stream
+                member = Member(connection)
+                self._members.append(member)
+                hello = member.hear(deadline)
+                assert hello is not None
+                arrived[hello["rank"]] = member
             elif self._job.poll() is not None or time.monotonic() > deadline:
-                raise CrewLost(f"only ranks {sorted(lines)} of {self.size} came up.\n{self.log()}")
-        return [lines[rank] for rank in range(self.size)]
+                raise CrewLost(f"only ranks {sorted(arrived)} of {self.size} came up.\n{self.log()}")
+        self._members = [arrived[rank] for rank in range(self.size)]
 
     def run(self, body: str) -> None:
         """Run one body on all ranks."""
-        for stream in self._lines:
-            print(json.dumps({"body": body, "timeout_s": BODY_TIMEOUT_S - 5}), file=stream)
+        for member in self._members:
+            member.tell(body=body, timeout_s=BODY_TIMEOUT_S - 5)
         deadline = time.monotonic() + BODY_TIMEOUT_S
-        failures = [self._answer(rank, stream, deadline) for rank, stream in enumerate(self._lines)]
+        failures = [self._answer(rank, member, deadline) for rank, member in enumerate(self._members)]
         told = [f"--- rank {rank} ---\n{failure}" for rank, failure in enumerate(failures) if failure]
         assert not told, "\n".join([f"{body} failed on {len(told)} of {self.size} ranks", *told])
 
-    def _answer(self, rank: int, stream: TextIO, deadline: float) -> str:
-        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-        line = stream.readline() if ready else ""
-        if not line:
+    def _answer(self, rank: int, member: Member, deadline: float) -> str:
+        try:
+            answer = member.hear(deadline)
+        except TimeoutError:
+            answer = {"lost": "did not answer in time"}
+        except ConnectionError:
+            answer = None
+        if answer is None or "lost" in answer:
             self.fit = False
-            raise CrewLost(f"rank {rank} {'died' if ready else 'did not answer in time'}.\n{self.log()}")
-        failure: str = json.loads(line)["failure"]
-        return failure
+            raise CrewLost(f"rank {rank} {(answer or {}).get('lost', 'died')}.\n{self.log()}")
+        return str(answer["failure"])
 
     def log(self) -> str:
         """The end of what the job printed."""
@@ -107,9 +138,8 @@ class Crew:
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            for connection in self._connections:  # the end of the line is a worker's sign to leave
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+            for member in self._members:  # the end of the line is a worker's sign to leave
+                member.dismiss()
             if self.fit:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._job.wait(STOP_TIMEOUT_S)

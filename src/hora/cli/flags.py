@@ -4,7 +4,6 @@ configuration file. A flag on the command line beats the file, the file beats th
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,7 +151,7 @@ def _parse(path: Path) -> dict[str, Any]:
         raise UsageError(f"configuration file {str(path)!r} cannot be read: {reason}. Check the path.") from None
     try:
         if path.suffix == ".toml":
-            document: Any = tomllib.loads(text)
+            document: Any = importlib.import_module("tomllib").loads(text)
         else:
             document = importlib.import_module("yaml").safe_load(text) or {}
     except ImportError:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -202,6 +203,8 @@ def _say(line: str) -> None:
 
 
 def _tell(verdict: Verdict, *, summary: bool) -> None:
+    if verdict.interrupted_by is signal.SIGPIPE:
+        return  # nobody listens
     if verdict.interrupted_by is not None:
         _say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
     elif verdict.first is not None:

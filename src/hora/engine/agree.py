@@ -11,7 +11,7 @@ same contents, ranks that do not get a Failed with the same text.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -288,7 +288,7 @@ class Agreement:
         if not gone:
             return None
         return "shutdown", (
-            f"'{entry.key[0]}' cannot be done: {compact_ranks(gone)} has shut down.\n"
+            f"'{entry.key[0]}' cannot be done: {_have(gone)} shut down.\n"
             "All members of its process set have to take part.\n"
             "Make every rank run the same number of steps before shutdown(), or let the first to finish call join()."
         )
@@ -296,14 +296,14 @@ class Agreement:
     def _join_failure(self, ranks: tuple[int, ...]) -> Failed:
         for rank in ranks:
             self._joined.pop(rank, None)
-        text = f"join() cannot finish: {compact_ranks(self._gone)} has shut down or died without joining."
+        text = f"join() cannot finish: {_have(self._gone)} shut down or died without joining."
         return Failed((JOIN, ()), "shutdown" if self._dead is None else "lost", text, ranks)
 
     def _joined_text(self, entry: _Entry, contributors: tuple[int, ...]) -> str:
         joined = [member for member in entry.key[1] if member not in contributors]
         kind = entry.requests[contributors[0]].kind.name.lower()
         return (
-            f"'{entry.key[0]}' cannot be done: {compact_ranks(joined)} has joined and brings no data.\n"
+            f"'{entry.key[0]}' cannot be done: {_have(joined)} joined and brought no data.\n"
             f"An allreduce can go on with the ranks that are left, but a {kind} needs all members.\n"
             f"Call {kind} before any rank calls join(), or use a process set of the ranks that still have data."
         )
@@ -337,6 +337,10 @@ class Agreement:
                 del self._remembered[entry_id], self._entries[entry.key]
                 self._forgotten.append(entry_id)
                 return
+
+
+def _have(ranks: Collection[int]) -> str:
+    return f"{compact_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def _is_set(members: tuple[int, ...], size: int) -> bool:

@@ -42,7 +42,7 @@ from hora.wire.messages import (
     Submit,
 )  # fmt: skip
 
-__all__ = ["Negotiator", "TalkTicket", "Work", "peer_lost"]
+__all__ = ["Ender", "Negotiator", "TalkTicket", "Work", "peer_lost", "shut_down"]
 
 _log = logging.getLogger("hora")
 
@@ -94,7 +94,8 @@ def peer_lost(peer: Peer, status: str) -> Ender:
     )
 
 
-def _shut_down(name: str) -> HorovodInternalError:
+def shut_down(name: str) -> HorovodInternalError:
+    """What waiting ends in when this rank itself has shut down."""
     return ShutDownError(f"Hora was shut down on this rank while '{name}' was waiting. Wait for it before shutdown().")
 
 
@@ -192,7 +193,7 @@ class Negotiator:
                 self.end(lambda name: ShutDownError(f"'{name}' cannot be done: {text}"))
             case Farewell():
                 self.left = True
-                self.end(_shut_down, sparing_work=True)
+                self.end(shut_down, sparing_work=True)
             case Left():
                 pass  # what needed that rank fails with a notice
             case _:

@@ -60,6 +60,25 @@ class TableTicket:
         self.request, self.number, self._kept = request, number, kept
 
 
+class Immediate:
+    """Carries out one request of one tensor again and again: one call into the core each time."""
+
+    __slots__ = ("_backend", "_core", "_now", "_plan", "_request")
+
+    def __init__(self, backend: TableBackend, request: Request) -> None:
+        self._backend, self._request = backend, request
+        self._now, self._core, self._plan = backend._lib.now, backend._core, backend._make_plan(request)
+
+    def __call__(self, source: int, target: int) -> None:
+        """Read from and write to these addresses; returns when done, or raises."""
+        code = self._now(self._core, self._plan, source, target)
+        if code:
+            self._backend._go_on(self._request, code)
+
+    def __del__(self) -> None:
+        self._backend._drop_plan(self._plan)
+
+
 class TableBackend:
     """See ``engine.backend.Backend``. ``line`` leads to the hub; a worker that is alone has none."""
 
@@ -77,7 +96,9 @@ class TableBackend:
             raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
         lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
         self._plans: dict[int, tuple[Request, int]] = {}
+        self._planned: dict[int, Request] = {}  # by the core's number
         self._sets: dict[tuple[int, ...], int] = {}
+        self._warned: set[frozenset[str]] = set()
         self._abandoned: list[object] = []  # buffers that the core may still touch
 
     # ---- operations ----
@@ -115,12 +136,23 @@ class TableBackend:
             raise
         return self.conclude(ticket, status)
 
+    def _go_on(self, request: Request, code: int) -> None:
+        """What the core could not finish at once: wait on, or raise."""
+        status, number = code & 0xFF, code >> 8
+        if code >> 62:
+            self._raise(status, request, None)  # it was refused: there is no ticket
+        ticket = TableTicket(request, number, None)
+        if status == _PENDING:
+            self.wait(ticket)
+        else:
+            self.conclude(ticket, status)
+
     def conclude(self, ticket: TableTicket, status: int) -> Outcome:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
         lib, core, number, request = self._lib, self._core, ticket.number, ticket.request
         try:
             if status == _SUSPICIOUS:
-                _warn_about_lines(self._said(lib.failure(core, number)))
+                self._warn_about_lines(self._said(lib.failure(core, number)))
             elif status != _OK:
                 if status == _ABORTED:
                     self._abandoned.append(ticket)
@@ -130,6 +162,10 @@ class TableBackend:
             return Outcome()
         finally:
             lib.release(core, number)
+
+    def immediate(self, request: Request) -> Immediate:
+        """A function that carries this request out at once, for operations that are repeated and must cost little."""
+        return Immediate(self, request)
 
     def _take(self, number: int, request: Request) -> Outcome:
         members = len(request.members)
@@ -164,7 +200,12 @@ class TableBackend:
             return known[1]
         if len(self._plans) >= 4 * max(self._settings.cache_capacity, 256):
             for key in list(self._plans)[: len(self._plans) // 2]:
-                self._lib.drop(self._core, self._plans.pop(key)[1])
+                self._drop_plan(self._plans.pop(key)[1])
+        number = self._make_plan(request)
+        self._plans[id(request)] = (request, number)
+        return number
+
+    def _make_plan(self, request: Request) -> int:
         identity = hashlib.blake2b(
             msgspec.msgpack.encode((request.name, request.members)), digest_size=16
         ).digest()
@@ -182,8 +223,21 @@ class TableBackend:
         )  # fmt: skip
         if number < 0:
             self._raise(_FULL, request, None)
-        self._plans[id(request)] = (request, number)
+        self._planned[number] = request
         return int(number)
+
+    def _drop_plan(self, number: int) -> None:
+        if self._core is not None:
+            self._planned.pop(number, None)
+            self._lib.drop(self._core, number)
+
+    def _warn_about_lines(self, said: dict[int, Request]) -> None:
+        """Once for each pair of lines, and on one rank."""
+        lines = frozenset(request.line for request in said.values())
+        text = suspicious_lines(said)
+        if text and lines not in self._warned and self.rank == min(said):
+            self._warned.add(lines)
+            _log.warning(text)
 
     def _set(self, members: tuple[int, ...]) -> int:
         number = self._sets.get(members)
@@ -226,7 +280,7 @@ class TableBackend:
         if code == _GONE:
             raise ShutDownError(
                 f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
-                "Every rank must submit the same operations; look at what that rank did last."
+                f"Every rank must submit the same operations; look at what that rank did last.{self._last_words(int(text))}"
             )
         raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
 
@@ -239,14 +293,15 @@ class TableBackend:
             time.sleep(0.005)
             status = self._text(self._lib.status, rank, _STATUS_BYTES)
         peer = self.peers[rank]
-        last_words = self._text(self._lib.said, rank, _TEXT_BYTES)
         text = (
             f"rank {rank} (pid {peer.pid} on {peer.host}) died: {status or 'its process ended without shutdown()'}.\n"
-            f"'{name}' cannot finish without it, and nothing else can in this job."
+            f"'{name}' cannot finish without it, and nothing else can in this job.{self._last_words(rank)}"
         )
-        if last_words:
-            text += f"\nThe last it said:\n{last_words.rstrip()}"
         return PeerLostError(text, rank=rank, host=peer.host, pid=peer.pid, status=status)
+
+    def _last_words(self, rank: int) -> str:
+        text = self._text(self._lib.said, rank, _TEXT_BYTES).rstrip()
+        return f"\nThe last it said:\n{text}" if text else ""
 
     def _who_left(self) -> str:
         gone = [str(r) for r in range(len(self.peers)) if self._lib.state(self._core, r) == 2]
@@ -316,11 +371,10 @@ class TableBackend:
     def events(self) -> list[Event]:
         """What happened since the last call."""
         buffer = ctypes.create_string_buffer(24 * 4096)
-        requests = {number: request for request, number in self._plans.values()}
         found = []
         while n := self._lib.events(self._core, buffer, 4096):
             for time_ns, plan, what, rank, detail in struct.iter_unpack("<QIHHQ", buffer.raw[: 24 * n]):
-                if (request := requests.get(plan)) is not None:
+                if (request := self._planned.get(plan)) is not None:
                     found.append(Event(time_ns, request, What(what), rank, detail))
         return found
 
@@ -369,17 +423,6 @@ def _row(segment: Segment) -> int:
 
 def _line(request: Request | None) -> str:
     return request.line if request else "?"
-
-
-_warned: set[str] = set()
-
-
-def _warn_about_lines(said: dict[int, Request]) -> None:
-    lines = "|".join(f"{rank}={request.line}" for rank, request in said.items())
-    text = suspicious_lines(said)
-    if text and lines not in _warned:
-        _warned.add(lines)
-        _log.warning(text)
 
 
 def _process_state(pid: int) -> str:

@@ -96,7 +96,7 @@ def _main(cookie: str) -> None:
         elif word == "forget":
             groups.discard(int(group))
         elif word == "done":
-            return
+            os._exit(0)  # the launcher waits for this, so without ceremony
     # Twice: a worker that was between fork and exec the first time did not carry the cookie yet.
     end_job(cookie, groups, grace_s=1.0)
     time.sleep(0.2)

@@ -81,6 +81,12 @@ class Process:
                 self.ended, self.usage = time.monotonic(), usage
         return self._popen.returncode
 
+    def close(self) -> None:
+        """Free its handle."""
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
     def send(self, number: int) -> None:
         """Signal the whole group, while its leader is known to be alive or unreaped."""
         if self._popen.returncode is None:
@@ -143,9 +149,12 @@ class Guardian:
         self._groups.discard(group)
         self._tell(f"forget {group}")
 
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
     def revive(self) -> bool:
-        """Start another if it has died; False when nothing had to be done or it dies again and again."""
-        if self._popen.poll() is None or not self._restarts_left:
+        """Start another in its place, unless they die again and again."""
+        if not self._restarts_left:
             return False
         self._restarts_left -= 1
         self._release()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -58,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     inherit: tuple[int, ...] = ()
     on_answer: Callable[[int, bytes], None] | None = None
     say: Callable[[str], None] = lambda line: None
-    name: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    name: str = msgspec.field(default_factory=lambda: os.urandom(8).hex())
 
 
 class Verdict(NamedTuple):
@@ -121,6 +120,7 @@ class _Supervisor:
     def start(self) -> None:
         files = self._open_files()
         self._guardian = local.Guardian(self._job.name)
+        self._watch(self._guardian.handle)
         sockets = [self._start_worker(worker, files) for worker in self._job.plan.workers]
         self._pump.start()
         self._job.say(f"started {len(sockets)} workers: pid " + ", ".join(str(p.pid) for p in self._processes.values()))
@@ -151,8 +151,7 @@ class _Supervisor:
             )
         self._processes[rank] = process
         self._guardian.watch(process.pid)
-        if process.handle is not None:
-            self._selector.register(process.handle, selectors.EVENT_READ)
+        self._watch(process.handle)
         for fd, name in zip(process.take_pipes(), ("stdout", "stderr"), strict=True):
             stream = output.WorkerStream(
                 name,
@@ -211,9 +210,8 @@ class _Supervisor:
         for rank, process in self._alive().items():
             returncode = process.poll()
             if returncode is not None:
-                if process.handle is not None:
-                    self._selector.unregister(process.handle)
-                    os.close(process.handle)
+                self._unwatch(process.handle)
+                process.close()
                 self._ended(rank, process, returncode)
 
     def _ended(self, rank: int, process: local.Process, returncode: int) -> None:
@@ -295,8 +293,20 @@ class _Supervisor:
 
     def _keep_guarded(self) -> None:
         guard = self._guardian
-        if guard is not None and guard.revive():
-            self._job.say("the guardian had died; another one has taken its place")
+        assert guard is not None
+        if not guard.alive():
+            self._unwatch(guard.handle)
+            if guard.revive():
+                self._watch(guard.handle)
+                self._job.say("the guardian had died; another one has taken its place")
+
+    def _watch(self, handle: int | None) -> None:
+        if handle is not None:
+            self._selector.register(handle, selectors.EVENT_READ)
+
+    def _unwatch(self, handle: int | None) -> None:
+        if handle is not None and handle in self._selector.get_map():
+            self._selector.unregister(handle)
 
     # ---- end ----
 

@@ -15,8 +15,8 @@ from hora.wire.frame import WireError
 __all__ = [
     "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "Hello", "Join",
     "JoinDone", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused", "SnapshotAsk",
-    "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit", "Verdict",
-    "Welcome", "decode", "encode",
+    "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit",
+    "Verdict", "Welcome", "decode", "encode",
 ]  # fmt: skip
 
 Members = tuple[int, ...]

@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import os
 import platform
-import shlex
 import shutil
 import signal
 import subprocess
@@ -132,8 +131,7 @@ def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None
     if code != 0:
         said = "\n".join(tail) or "(they printed nothing)"
         raise WorkersFailed(
-            f"the benchmark's workers failed with exit code {code}; nothing was measured. They said:\n{said}\n"
-            f"To run them by hand: {shlex.join(command)}",
+            f"the benchmark's workers failed with exit code {code}; nothing was measured. They said:\n{said}",
             exit_code=code if code > 0 else 128 - code,
         )
 

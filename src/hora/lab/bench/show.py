@@ -60,7 +60,7 @@ def provenance(result: Result) -> str:
     memory = int(facts["memory_bytes"]) / (1 << 30)
     versions = []
     for key, version in result.versions.items():
-        label = result.labels.get(key, key)
+        label = "Hora" if key == "hora" else result.labels.get(key, key)
         if key not in ("hora_shared", "memcpy"):
             versions.append(version if version.startswith(label) else f"{label} {version}")
     machine = f"{facts['cpu']}, {facts['cores']} cores, {memory:.0f} GiB, Python {facts['python']}"

@@ -1,0 +1,271 @@
+"""The message backend: agreement through the hub, data through any mover (Gloo; NCCL and MPI later).
+
+Three threads besides the user's: the line's reads what the hub says, the *announcer* tells the hub what was submitted
+(after a short pause, so that operations submitted together are agreed on and fused together; a thread that waits
+announces at once), and the *carrier* does the agreed work. Only the carrier ever waits for another rank.
+
+Whatever breaks, every wait ends: a death is told by the hub, and a mover that fails ends the generation on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from hora.engine.backend import Outcome, Pending, RankState, Snapshot, Ticket
+from hora.engine.carry import carry_out
+from hora.engine.line import python_stacks
+from hora.engine.meet import Meeting
+from hora.engine.negotiate import Ender, Negotiator, TalkTicket, Work, peer_lost, shut_down
+from hora.engine.request import Request
+from hora.errors import HorovodInternalError, PeerLostError, ShutDownError
+from hora.transport.base import Buffer, Mover
+from hora.wire.frame import WireError
+from hora.wire.messages import AnyMessage, Broken, Bye, StateAsk, StateReply, Verdict
+
+__all__ = ["TalkBackend", "start"]
+
+_log = logging.getLogger("hora")
+
+_SLICE_S = 0.5  # waits are sliced so that Ctrl-C gets through
+_BLAME_S = 1.0  # when moving data fails, how long the hub gets to say who died
+_LEAVE_S = 10.0
+_SNAPSHOT_S = 3.0
+
+
+def start(meeting: Meeting) -> TalkBackend:
+    """The message backend of a meeting, over Gloo."""
+    from hora.transport.gloo import GlooMover  # imports torch, which those who use another transport need not have
+
+    settings = meeting.settings
+    store = _HubStore(meeting)
+    mover = GlooMover(meeting.rank, store, interface=settings.gloo_iface, timeout_s=settings.gloo_timeout_s)
+    return TalkBackend(meeting, mover)
+
+
+class _HubStore:
+    """The hub's store as a transport wants it."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._line, self._generation = meeting.channel, meeting.generation
+
+    def set(self, key: str, value: bytes) -> None:
+        self._line.store_set(self._generation, key, value)
+
+    def get(self, key: str, timeout_s: float) -> bytes | None:
+        return self._line.store_get(self._generation, key, timeout_s)
+
+
+class TalkBackend:
+    """``engine.backend.Backend`` by messages."""
+
+    def __init__(self, meeting: Meeting, mover: Mover) -> None:
+        self._meeting, self._line, self._mover = meeting, meeting.channel, mover
+        self._generation, self._rank = meeting.generation, meeting.rank
+        self._cycle_s = meeting.settings.cycle_time_ms / 1000
+        self._negotiator = Negotiator(meeting.generation, meeting.rank, meeting.peers)
+        self._moved = threading.Condition()  # guards the negotiator and everything below
+        self._announcing = threading.Lock()  # keeps messages in the order in which they were made
+        self._submitters: set[int] = set()
+        self._waiters: dict[int, tuple[str, tuple[int, ...]]] = {}  # by thread
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._announce_loop, name="hora-announcer", daemon=True),
+            threading.Thread(target=self._carry_loop, name="hora-carrier", daemon=True),
+        ]
+        self._line.subscribe(self._hear, self._lost)
+        for thread in self._threads:
+            thread.start()
+
+    # ---- Backend ----
+
+    def submit(self, request: Request, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TalkTicket:
+        with self._moved:
+            self._submitters.add(threading.get_ident())
+            first = not self._negotiator.unsent
+            ticket = self._negotiator.submit(request, inputs, outputs)
+            if first:
+                self._moved.notify_all()
+        return ticket
+
+    def done(self, ticket: Ticket) -> bool:
+        assert isinstance(ticket, TalkTicket)
+        return ticket.done
+
+    def wait(self, ticket: Ticket) -> Outcome:
+        assert isinstance(ticket, TalkTicket)
+        if not ticket.done:
+            self._announce()
+            with self._moved, self._waiting(ticket.request.name, ticket.request.members):
+                while not ticket.done:
+                    self._moved.wait(_SLICE_S)
+        return ticket.result()
+
+    def join(self, average_active: bool) -> int:
+        with self._moved:
+            self._submitters.add(threading.get_ident())
+            self._negotiator.join(average_active)
+        self._announce()
+        with self._moved, self._waiting("join", ()):
+            while self._negotiator.joined is None:
+                if (error := self._negotiator.why_ended("join")) is not None:
+                    raise error
+                self._moved.wait(_SLICE_S)
+            done = self._negotiator.joined
+        if done.failure:
+            raise ShutDownError(done.failure)
+        return done.last
+
+    def snapshot(self) -> Snapshot:
+        try:
+            reply = self._line.snapshot(self._generation, _SNAPSHOT_S)
+        except WireError:
+            reply = None
+        if reply is None:
+            return Snapshot(-1, (), ())
+        return Snapshot(
+            reply.progress,
+            tuple(RankState(r.rank, r.pid, r.blocked, r.waiting_on) for r in reply.ranks),
+            tuple(
+                Pending(p.name, p.members, {r: Request.decode(q) for r, q in p.requests.items()}, p.age_s, p.missing)
+                for p in reply.pending
+            ),
+        )
+
+    def fail(self, pending: Pending, kind: str, text: str) -> None:
+        verdict = Verdict(self._generation, pending.name, pending.members, pending.missing, kind, text)
+        with contextlib.suppress(WireError):  # then everything fails anyway
+            self._line.send(verdict)
+
+    def python_stack(self, rank: int, timeout_s: float) -> str:
+        if rank == self._rank:
+            return python_stacks()
+        return self._line.python_stack(self._generation, rank, timeout_s)
+
+    def leave(self) -> None:
+        self._announce()
+        with contextlib.suppress(WireError):
+            self._line.send(Bye(self._generation))
+        deadline = time.monotonic() + _LEAVE_S
+        with self._moved:
+            while not self._line.lost and time.monotonic() < deadline:
+                if self._negotiator.left and not self._negotiator.work:
+                    return
+                self._moved.wait(0.1)
+
+    def close(self) -> None:
+        with self._moved:
+            already, self._closing = self._closing, True
+            self._negotiator.end(shut_down)
+            self._moved.notify_all()
+        if already:
+            return
+        self._line.unsubscribe()
+        for thread in self._threads:
+            thread.join(timeout=_BLAME_S)
+        self._mover.close()
+
+    # ---- the announcer ----
+
+    def _announce_loop(self) -> None:
+        while True:
+            with self._moved:
+                while not self._negotiator.unsent and not self._closing:
+                    self._moved.wait()
+                if self._closing:
+                    return
+            time.sleep(self._cycle_s)
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell the hub what has been submitted."""
+        with self._announcing:
+            with self._moved:
+                messages = self._negotiator.outgoing()
+            for message in messages:
+                try:
+                    self._line.send(message)
+                except WireError as error:
+                    self._lost(str(error))
+                    return
+
+    # ---- the carrier ----
+
+    def _carry_loop(self) -> None:
+        while True:
+            with self._moved:
+                while not self._negotiator.work and not self._closing:
+                    self._moved.wait()
+                if not self._negotiator.work:
+                    return
+                work = self._negotiator.work[0]
+            try:
+                outcomes = carry_out(work, self._mover, self._rank)
+            except Exception as error:
+                self._broken(work, error)
+                return
+            with self._moved:
+                self._negotiator.finish(work, outcomes)
+                self._moved.notify_all()
+
+    def _broken(self, work: Work, error: Exception) -> None:
+        """Data cannot be moved. Most often somebody died, and the hub will say who; if not, it is told about us."""
+        name = work.tickets[0].request.name
+        with self._moved:
+            deadline = time.monotonic() + _BLAME_S
+            while self._negotiator.why_ended(name) is None and time.monotonic() < deadline:
+                self._moved.wait(max(0.0, deadline - time.monotonic()))
+            if self._negotiator.why_ended(name) is None:
+                _log.debug("moving data for '%s' failed", name, exc_info=error)
+                text = (
+                    f"the data of '{name}' could not be moved: {error}.\nThe ranks can no longer work together; all "
+                    "operations fail on all of them. If no rank died, look at the network between them."
+                )
+                self._end(lambda _: HorovodInternalError(text))
+                with contextlib.suppress(WireError):
+                    self._line.send(Broken(self._generation, f"it could not move the data of '{name}': {error}"))
+
+    # ---- the line's thread ----
+
+    def _hear(self, message: AnyMessage) -> None:
+        if isinstance(message, StateAsk):
+            with contextlib.suppress(WireError):
+                self._line.send(self._state(message.id))
+            return
+        with self._moved:
+            self._negotiator.receive(message)
+            self._moved.notify_all()
+
+    def _lost(self, reason: str) -> None:
+        """The hub is gone: with the rank that ran it, or with the launcher."""
+        hub_rank = self._meeting.hub_rank
+        if hub_rank >= 0 and hub_rank != self._rank:
+            self._end(peer_lost(self._meeting.peers[hub_rank], reason))
+        else:
+            self._end(lambda name: PeerLostError(f"the launcher is gone ({reason}); '{name}' cannot finish. End this."))
+
+    def _end(self, end: Ender) -> None:
+        with self._moved:
+            self._negotiator.end(end)
+            self._moved.notify_all()
+
+    def _state(self, ask_id: int) -> StateReply:
+        """Whether every thread that submits operations waits in here; threads that have ended do not count."""
+        with self._moved:
+            alive = {thread.ident for thread in threading.enumerate()}
+            self._submitters &= {ident for ident in alive if ident is not None}
+            blocked = bool(self._submitters) and self._submitters <= self._waiters.keys()
+            return StateReply(self._generation, ask_id, blocked, tuple(self._waiters.values()))
+
+    @contextlib.contextmanager
+    def _waiting(self, name: str, members: tuple[int, ...]) -> Iterator[None]:
+        ident = threading.get_ident()
+        self._waiters[ident] = (name, members)
+        try:
+            yield
+        finally:
+            del self._waiters[ident]
+

@@ -1,0 +1,254 @@
+"""What the workers of ``talk_crew`` do. Each body gets a started backend and its meeting, and returns its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hora.config.settings import Settings
+from hora.config.world import World
+from hora.engine import talk
+from hora.engine.meet import Meeting, disconnect, meet
+from hora.engine.request import Request, Segment
+from hora.engine.simulate import buffer_of
+from hora.engine.talk import TalkBackend
+from hora.errors import HoraError, HorovodInternalError, PeerLostError
+from hora.transport.arithmetic import adasum, reduce_parts
+from hora.transport.base import Buffer, DType, Kind, ReduceOp
+
+Report = dict[str, Any]
+
+
+def everyone(meeting: Meeting) -> tuple[int, ...]:
+    return tuple(range(meeting.size))
+
+
+def allreduce(
+    backend: TalkBackend,
+    name: str,
+    array: np.ndarray[Any, Any],
+    members: tuple[int, ...],
+    *,
+    dtype: DType | None = None,
+    op: ReduceOp = ReduceOp.SUM,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> talk.TalkTicket:
+    buffer = buffer_of(array) if dtype is None else Buffer(array.ctypes.data, dtype, array.shape, array)
+    segment = Segment(buffer.dtype, buffer.shape)
+    request = Request(
+        Kind.ALLREDUCE, f"allreduce.{name}", (segment,), members, op=op, prescale=prescale, postscale=postscale
+    )
+    return backend.submit(request, [buffer], [buffer])
+
+
+def sample(dtype: DType, rank: int, count: int) -> np.ndarray[Any, Any]:
+    random = np.random.default_rng(1000 * int(dtype) + rank)
+    if dtype is DType.BFLOAT16:
+        return (random.normal(size=count).astype("float32").view("uint32") >> 16).astype("uint16")
+    if dtype is DType.BOOL:
+        return random.integers(0, 2, count).astype("bool")
+    if dtype.numpy.startswith("float"):
+        return random.normal(size=count).astype(dtype.numpy)
+    return random.integers(-100 if dtype.numpy.startswith("int") else 0, 100, count).astype(dtype.numpy)
+
+
+def arithmetic(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Every type and operation, small and large, against the arithmetic done here on everyone's data."""
+    wrong = []
+    tickets = []
+    for dtype in DType:
+        for op in (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT):
+            for count in (0, 5, 9001):
+                array = sample(dtype, meeting.rank, count)
+                name = f"{dtype.name}.{op.name}.{count}"
+                ticket = allreduce(
+                    backend, name, array, everyone(meeting), dtype=dtype, op=op, prescale=0.5, postscale=3.0
+                )
+                tickets.append((name, dtype, op, count, array, ticket))
+    if meeting.rank % 2:
+        time.sleep(0.01)
+    for name, dtype, op, count, array, ticket in reversed(tickets):
+        backend.wait(ticket)
+        parts = [sample(dtype, rank, count) for rank in everyone(meeting)]
+        expected = reduce_parts(parts, dtype, op, 0.5, 3.0, meeting.size)
+        if not np.array_equal(array.view("uint8"), expected.view("uint8")):
+            wrong.append(name)
+    return {"wrong": wrong, "checked": len(tickets)}
+
+
+def collectives(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Allgather, broadcast, alltoall, reducescatter, groups, Adasum, barrier, a process set."""
+    rank, size, members = meeting.rank, meeting.size, everyone(meeting)
+    report: Report = {}
+    for name, rows in (("even", 2), ("uneven", rank + 1), ("skewed", 5000 if rank == 1 else 0)):
+        mine = np.full((rows, 3), rank, "int16")
+        request = Request(Kind.ALLGATHER, f"allgather.{name}", (Segment(DType.INT16, mine.shape),), members)
+        outcome = backend.wait(backend.submit(request, [buffer_of(mine)], []))
+        report[f"allgather {name}"] = np.frombuffer(outcome.memory[0], "int16").reshape(-1, 3)[:, 0].tolist()[:20]
+        report[f"received {name}"] = outcome.received
+    mine = np.arange(4, dtype="float64") * (rank + 1)
+    request = Request(Kind.BROADCAST, "broadcast.x", (Segment(DType.FLOAT64, (4,)),), members, root=1)
+    backend.wait(backend.submit(request, [buffer_of(mine)], [buffer_of(mine)]))
+    report["broadcast"] = mine.tolist()
+    splits = tuple(range(size))
+    mine = np.arange(sum(splits), dtype="int32") + 100 * rank
+    request = Request(Kind.ALLTOALL, "alltoall.x", (Segment(DType.INT32, mine.shape),), members, splits=splits)
+    outcome = backend.wait(backend.submit(request, [buffer_of(mine)], []))
+    report["alltoall"] = np.frombuffer(outcome.memory[0], "int32").tolist()
+    rows = 2 * size + 1
+    mine = np.arange(rows * 2, dtype="float32").reshape(rows, 2)
+    output = np.empty((3 if rank == 0 else 2, 2), "float32")
+    request = Request(
+        Kind.REDUCESCATTER, "rs.x", (Segment(DType.FLOAT32, mine.shape),), members, op=ReduceOp.AVERAGE
+    )
+    backend.wait(backend.submit(request, [buffer_of(mine)], [buffer_of(output)]))
+    report["reducescatter"] = output[:, 0].tolist()
+    a, b = np.full(3, rank, "float32"), np.full(5000, rank, "float64")
+    request = Request(
+        Kind.ALLREDUCE, "g", (Segment(DType.FLOAT32, (3,)), Segment(DType.FLOAT64, (5000,))), members, grouped=True
+    )
+    buffers = [buffer_of(a), buffer_of(b)]
+    backend.wait(backend.submit(request, buffers, buffers))
+    report["group"] = [a[0].item(), b[-1].item()]
+    backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.x", (), members), [], []))
+    pair = (0, size - 1)
+    if rank in pair:
+        array = np.full(4, rank + 1.0)
+        backend.wait(allreduce(backend, "pair", array, pair, op=ReduceOp.ADASUM))
+        expected = adasum([np.full(4, r + 1.0) for r in pair], DType.FLOAT64, 1.0, 1.0)
+        report["adasum"] = bool(np.array_equal(array, expected))
+    return report
+
+
+def errors(backend: TalkBackend, meeting: Meeting) -> Report:
+    """A mismatch fails alike on all ranks and disturbs nothing else; Adasum refuses a size that is no power of two."""
+    rank, members = meeting.rank, everyone(meeting)
+    good = np.full(3, 1.0)
+    other = allreduce(backend, "good", good, members)
+    texts = []
+    for name, array, op in (
+        ("bad", np.zeros(3 + (rank == 1)), ReduceOp.SUM),
+        ("odd", np.zeros(3), ReduceOp.ADASUM if meeting.size == 3 else ReduceOp.SUM),
+    ):
+        try:
+            backend.wait(allreduce(backend, name, array, members, op=op))
+        except HorovodInternalError as error:
+            texts.append(f"{type(error).__name__}: {error}")
+    backend.wait(other)
+    return {"texts": texts, "good": good.tolist()}
+
+
+def joins(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Rank r does r steps, then joins."""
+    sums = []
+    for step in range(meeting.rank):
+        array = np.ones(2)
+        backend.wait(allreduce(backend, f"step{step}", array, everyone(meeting)))
+        sums.append(array[0].item())
+    last = backend.join(average_active=False)
+    again = np.ones(2)
+    backend.wait(allreduce(backend, "after", again, everyone(meeting)))
+    return {"sums": sums, "last": last, "after": again[0].item()}
+
+
+def death(backend: TalkBackend, meeting: Meeting) -> Report:
+    """The last rank is killed in the middle of things; the others are told which, and exit as usual."""
+    threading.Thread(target=lambda: _die(meeting, backend), daemon=True).start()
+    began = time.monotonic()
+    try:
+        while True:
+            array = np.ones(500_000)
+            name = "big"
+            backend.wait(allreduce(backend, name, array, everyone(meeting)))
+            began = time.monotonic()
+    except PeerLostError as error:
+        took_s = time.monotonic() - began
+        return {"text": str(error), "rank": error.rank, "pid": error.pid, "status": error.status, "took_s": took_s}
+
+
+def _die(meeting: Meeting, backend: TalkBackend) -> None:
+    if meeting.rank == meeting.size - 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def looking(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Rank 0 waits for what rank 1 does not submit, sees that, looks at rank 1's stack, and fails the wait."""
+    if meeting.rank == 0:
+        ticket = allreduce(backend, "lonely", np.ones(2), (0, 1))
+        threading.Thread(target=_wait_quietly, args=(backend, ticket), daemon=True).start()
+        deadline = time.monotonic() + 10
+        pending = None
+        while pending is None and time.monotonic() < deadline:
+            pending = next((p for p in backend.snapshot().pending if p.name == "allreduce.lonely"), None)
+        assert pending is not None
+        stack = backend.python_stack(1, 5.0)
+        backend.fail(pending, "stall", "too slow")
+        text = _wait_quietly(backend, ticket)
+        backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
+        return {"missing": pending.missing, "name": pending.name, "in stack": "looking" in stack, "text": text}
+    backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
+    return {}
+
+
+def _wait_quietly(backend: TalkBackend, ticket: talk.TalkTicket) -> str:
+    try:
+        backend.wait(ticket)
+    except HoraError as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+def early_leave(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Rank 1 shuts down while the others still want it."""
+    if meeting.rank == 1:
+        return {}
+    return {"text": _wait_quietly(backend, allreduce(backend, "late", np.ones(2), everyone(meeting)))}
+
+
+def steps(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Many small named operations, for the cache; and how fast."""
+    began = time.monotonic()
+    wrong = 0
+    for _ in range(200):
+        arrays = [np.full(10, float(meeting.rank)) for _ in range(5)]
+        tickets = [allreduce(backend, f"g{i}", array, everyone(meeting)) for i, array in enumerate(arrays)]
+        for ticket, array in zip(tickets, arrays, strict=True):
+            backend.wait(ticket)
+            wrong += array[0] != sum(everyone(meeting))
+    return {"wrong": int(wrong), "us_per_op": (time.monotonic() - began) * 1e6 / 1000}
+
+
+BODIES: dict[str, Callable[[TalkBackend, Meeting], Report]] = {
+    body.__name__: body
+    for body in (arithmetic, collectives, errors, joins, death, looking, early_leave, steps)
+}
+
+
+def main() -> None:
+    name, rank, size, fd, settings = sys.argv[1:]
+    world = World(
+        rank=int(rank), size=int(size), local_rank=int(rank), local_size=int(size), hub_fd=int(fd), launcher="hora"
+    )
+    report: Report = {}
+    for generation, body in enumerate(name.split(",")):  # several bodies are several generations
+        meeting = meet(world, Settings(**json.loads(settings)), tuple(range(world.size)), generation)
+        backend = talk.start(meeting)
+        report |= BODIES[body](backend, meeting)
+        backend.leave()
+        backend.close()
+    disconnect()
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Agreement and movement in shared memory: any order, any mismatch, any set; against numpy."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hora.config.settings import Settings
+from hora.errors import DeadlockError, DuplicateNameError, HorovodInternalError, MismatchError, ShutDownError
+from hora.transport.base import Kind, ReduceOp
+from tests.engine.table_crew import Rank, run
+
+SIZES = [1, 7, 2048, 2049, 5000, 65536 * 2 + 3, 1_000_003]  # inline, one chunk, several
+
+
+def values(rank: int, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    return np.random.default_rng([rank, count]).normal(size=count).astype(dtype)
+
+
+def total(size: int, count: int, members: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+    ranks = members or tuple(range(size))
+    result = values(ranks[0], count)
+    for rank in ranks[1:]:
+        result += values(rank, count)
+    return result
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", SIZES)
+def test_allreduce_is_the_sum_in_rank_order(size: int, count: int) -> None:
+    def body(me: Rank) -> None:
+        array = values(me.rank, count)
+        me.backend.wait(me.allreduce(array, "x"))
+        np.testing.assert_array_equal(array, total(size, count))
+
+    run(size, body)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_memory_shared_with_the_peers_is_reduced_in_place(size: int) -> None:
+    def body(me: Rank) -> None:
+        for count in (5000, 300_001):
+            array = np.frombuffer(me.backend.allocate(4 * count), "float32")
+            array[:] = values(me.rank, count)
+            me.backend.wait(me.allreduce(array, f"shared{count}"))
+            np.testing.assert_array_equal(array, total(size, count))
+            mixed = array.copy() if me.rank == 0 else array  # one rank's buffer is ordinary memory
+            mixed[:] = values(me.rank, count)
+            me.backend.wait(me.allreduce(mixed, f"mixed{count}"))
+            np.testing.assert_array_equal(mixed, total(size, count))
+
+    run(size, body)
+
+
+@given(st.integers(2, 4), st.integers(0, 1 << 30), st.sampled_from([0, 4096, 128 << 20]))
+@settings(max_examples=25, deadline=None)
+def test_any_order_gives_the_right_sums(size: int, seed: int, fusion_bytes: int) -> None:
+    """Every rank submits the same operations, of several kinds, types and sets, in its own order, and waits in another."""
+    plan = random.Random(seed)
+    sets = [tuple(range(size)), tuple(sorted(plan.sample(range(size), plan.randint(1, size)))), (plan.randrange(size),)]
+    jobs = [(i, plan.choice(sets), plan.choice([1, 100, 3000, 70_001]), plan.choice(["float32", "float64", "int32"]))
+            for i in range(40)]  # fmt: skip
+
+    def body(me: Rank) -> None:
+        mine = [job for job in jobs if me.rank in job[1]]
+        random.Random(seed + me.rank).shuffle(mine)
+        arrays = {i: (np.arange(count) * (me.rank + 1) + i).astype(dtype) for i, _, count, dtype in mine}
+        tickets = {i: me.allreduce(arrays[i], f"job{i}", members=members) for i, members, _, _ in mine}
+        random.Random(seed - me.rank).shuffle(mine)
+        for i, members, count, dtype in mine:
+            me.backend.wait(tickets[i])
+            want = sum((np.arange(count) * (r + 1) + i) for r in members).astype(dtype)
+            np.testing.assert_array_equal(arrays[i], want)
+
+    run(size, body, Settings(fusion_bytes=fusion_bytes))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("rows", [0, 1, 5, 30_000])
+def test_exchanges_move_the_right_rows(size: int, rows: int) -> None:
+    def body(me: Rank) -> None:
+        mine = values(me.rank, (rows + me.rank) * 3).reshape(-1, 3)
+        outcome = me.backend.wait(me.submit(Kind.ALLGATHER, "gather", [mine]))
+        got = np.frombuffer(outcome.memory[0], "float32").reshape(-1, 3)
+        np.testing.assert_array_equal(got, np.concatenate([values(r, (rows + r) * 3).reshape(-1, 3) for r in range(size)]))
+        assert outcome.received == (tuple((rows + r) * 12 for r in range(size)),)
+
+        splits = {r: [(rows // size) * ((r + to) % 3) for to in range(size)] for r in range(size)}
+        sent = {r: values(r + 10, sum(splits[r]) * 2).reshape(-1, 2) for r in range(size)}
+        outcome = me.backend.wait(me.submit(Kind.ALLTOALL, "exchange", [sent[me.rank]], splits=tuple(splits[me.rank])))
+        parts = [sent[r][sum(splits[r][: me.rank]) : sum(splits[r][: me.rank + 1])] for r in range(size)]
+        np.testing.assert_array_equal(np.frombuffer(outcome.memory[0], "float32").reshape(-1, 2), np.concatenate(parts))
+
+        for root in range(size):
+            copy = values(me.rank, rows * 2)
+            me.backend.wait(me.submit(Kind.BROADCAST, f"from{root}", [copy], root=root))
+            np.testing.assert_array_equal(copy, values(root, rows * 2))
+
+        whole = values(me.rank, rows * 3).reshape(-1, 3)
+        bounds = np.cumsum([0, *(rows // size + (r < rows % size) for r in range(size))])
+        part = np.empty((bounds[me.rank + 1] - bounds[me.rank], 3), "float32")
+        me.backend.wait(me.submit(Kind.REDUCESCATTER, "scatter", [whole], [part], op=ReduceOp.SUM))
+        want = total(size, rows * 3).reshape(-1, 3)[bounds[me.rank] : bounds[me.rank + 1]]
+        np.testing.assert_array_equal(part, want)
+
+    run(size, body)
+
+
+@pytest.mark.parametrize("count", [10, 50_000])
+def test_a_group_is_one_operation_of_mixed_types(count: int) -> None:
+    def body(me: Rank) -> None:
+        group = [np.full(count, me.rank + 1, t) for t in ("float32", "int64", "float32", "float64", "int8")]
+        me.backend.wait(me.submit(Kind.ALLREDUCE, "group", group, grouped=True))
+        for array in group:
+            np.testing.assert_array_equal(array, np.full(count, 6, array.dtype))
+
+    run(3, body)
+
+
+@pytest.mark.parametrize("count", [5, 40_000])
+def test_adasum_against_the_formula(count: int) -> None:
+    def combine(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return a * (1 - a @ b / (2 * (a @ a))) + b * (1 - a @ b / (2 * (b @ b)))
+
+    x = [values(r, count, "float64") for r in range(4)]
+    want = combine(combine(x[0], x[1]), combine(x[2], x[3]))
+
+    def body(me: Rank) -> None:
+        array = values(me.rank, count, "float64")
+        me.backend.wait(me.allreduce(array, "ada", op=ReduceOp.ADASUM))
+        np.testing.assert_allclose(array, want, rtol=1e-12)
+
+    run(4, body)
+
+
+FIELDS: list[dict[str, Any]] = [
+    {"dtype": ["float32", "float64", "int32"]},
+    {"count": [3, 4, 70_000]},
+    {"op": [ReduceOp.SUM, ReduceOp.MAX, ReduceOp.AVERAGE]},
+    {"prescale": [1.0, 2.0, 0.5]},
+    {"postscale": [1.0, 3.0]},
+    {"device": ["cpu", "cuda"]},
+]
+
+
+def test_a_thousand_random_mismatches_all_raise_on_all_ranks() -> None:
+    """Each time some ranks differ in one field; every rank gets the same text with every rank in it; nothing else breaks."""
+    size, times = 3, 1000
+
+    def body(me: Rank) -> list[str]:
+        texts = []
+        for i in range(times):
+            plan = random.Random(i)
+            field = plan.choice(FIELDS)
+            (name,) = field
+            choices = [plan.choice(field[name]) for _ in range(size)]
+            if len(set(choices)) == 1:
+                choices[plan.randrange(size)] = next(c for c in field[name] if c != choices[0])
+            more = {name: choices[me.rank]}
+            array = np.ones(more.pop("count", 3), more.pop("dtype", "float32"))
+            with pytest.raises(MismatchError) as caught:
+                me.backend.wait(me.allreduce(array, f"wrong{plan.randint(0, 3)}", **more))
+            texts.append(str(caught.value))
+            np.testing.assert_array_equal(array, np.ones_like(array))  # untouched
+            right = np.full(3, me.rank, "float32")
+            me.backend.wait(me.allreduce(right, "right"))
+            np.testing.assert_array_equal(right, np.full(3, 3, "float32"))
+        return texts
+
+    first, *others = run(size, body)
+    for i, text in enumerate(first):
+        assert all(other[i] == text for other in others)
+        named = {int(r) for row in re.findall(r"^  ranks? ([0-9, ]+)", text, re.M) for r in row.split(",")}
+        assert named == set(range(size)), text
+
+
+@pytest.mark.parametrize("count", [4, 5000])
+def test_a_name_in_flight_cannot_be_used_again(count: int) -> None:
+    def body(me: Rank) -> None:
+        array = np.ones(count, "float32")
+        if me.rank == 0:
+            ticket = me.allreduce(array, "twice")
+            with pytest.raises(DuplicateNameError, match="twice"):
+                me.allreduce(array.copy(), "twice")
+        me.barrier()
+        if me.rank == 1:
+            ticket = me.allreduce(array, "twice")
+        me.backend.wait(ticket)
+        np.testing.assert_array_equal(array, np.full(count, 2, "float32"))
+
+    run(2, body)
+
+
+def test_a_rank_that_has_joined_contributes_nothing() -> None:
+    def body(me: Rank) -> int:
+        for step in range(3 + me.rank):  # rank 0 has 3 batches, rank 1 has 4, rank 2 has 5
+            present = [r for r in range(3) if step < 3 + r]
+            for count in (3, 5000):
+                for op, fold in ((ReduceOp.SUM, sum), (ReduceOp.MIN, min), (ReduceOp.PRODUCT, np.prod)):
+                    array = np.full(count, me.rank + 2.0)
+                    me.backend.wait(me.allreduce(array, f"{op.name}{count}", op=op))
+                    np.testing.assert_array_equal(array, np.full(count, float(fold([r + 2 for r in present]))))
+                mean = np.full(count, me.rank + 2.0)
+                me.backend.wait(me.allreduce(mean, f"mean{count}", op=ReduceOp.AVERAGE))
+                np.testing.assert_array_equal(mean, np.full(count, sum(r + 2 for r in present) / 3))
+        if me.rank == 2:
+            with pytest.raises(HorovodInternalError, match="joined"):
+                me.backend.wait(me.submit(Kind.ALLGATHER, "late", [np.ones(2)]))
+        last = me.backend.join(False)
+        after = np.ones(2)  # and then all are back
+        me.backend.wait(me.allreduce(after, "after"))
+        np.testing.assert_array_equal(after, np.full(2, 3.0))
+        return last
+
+    assert run(3, body) == [2, 2, 2]
+
+
+def test_the_average_over_active_ranks() -> None:
+    def body(me: Rank) -> None:
+        if me.rank == 0:
+            me.backend.join(True)
+            return
+        me.backend.join(True) if me.rank == 0 else None
+        for count in (3, 5000):
+            array = np.full(count, me.rank * 1.0)
+            me.backend.wait(me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE))
+            np.testing.assert_array_equal(array, np.full(count, 1.5))
+        me.backend.join(True)
+
+    run(3, body)
+
+
+def test_who_leaves_fails_those_who_wait_for_him_and_no_others() -> None:
+    def body(me: Rank) -> None:
+        me.barrier("start")
+        if me.rank == 2:
+            me.backend.leave()
+            return
+        with pytest.raises(ShutDownError, match="rank 2"):
+            me.backend.wait(me.allreduce(np.ones(3), "needs all"))
+        pair = np.ones(3)
+        me.backend.wait(me.allreduce(pair, "pair", members=(0, 1)))
+        np.testing.assert_array_equal(pair, np.full(3, 2.0))
+
+    run(3, body)
+
+
+def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
+    def body(me: Rank) -> None:
+        if me.rank == 2:
+            pending = next(iter(_until_pending(me, 2)))
+            assert (pending.name, pending.missing) == ("never", (2,))
+            me.backend.fail(pending, "deadlock", "you wait in vain")
+            return
+        with pytest.raises(DeadlockError, match="in vain"):
+            me.backend.wait(me.allreduce(np.ones(3), "never"))
+
+    run(3, body)
+
+
+def _until_pending(me: Rank, arrivals: int) -> Any:
+    import time
+
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        pending = me.backend.snapshot().pending
+        if pending and len(pending[0].requests) == arrivals:
+            return pending
+    raise AssertionError("nothing became pending")
+
+
+def test_more_names_than_the_table_keeps() -> None:
+    """Every step has new names: places are used again, and results stay right."""
+
+    def body(me: Rank) -> None:
+        for step in range(2000):
+            array = np.full(3, me.rank + step, "float64")
+            me.backend.wait(me.allreduce(array, f"step {step}"))
+            np.testing.assert_array_equal(array, np.full(3, 2.0 * step + 1))
+
+    run(2, body, Settings(cache_capacity=64))
+
+
+def test_many_operations_in_flight_at_once() -> None:
+    def body(me: Rank) -> None:
+        arrays = [np.full(1 + i % 3000, me.rank, "float32") for i in range(3000)]
+        order = list(range(3000))
+        random.Random(me.rank).shuffle(order)
+        tickets = {i: me.allreduce(arrays[i], f"many{i}") for i in order}
+        for i in range(3000):
+            me.backend.wait(tickets[i])
+            assert arrays[i][0] == arrays[i][-1] == 1
+
+    run(2, body, Settings(cache_capacity=64))
+
+
+def test_the_same_bits_in_every_run() -> None:
+    def body(me: Rank) -> bytes:
+        array = values(me.rank, 200_003)
+        me.backend.wait(me.allreduce(array, "x", op=ReduceOp.AVERAGE))
+        return array.tobytes()
+
+    assert len({*run(3, body), *run(3, body)}) == 1

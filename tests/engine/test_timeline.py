@@ -1,0 +1,122 @@
+"""The timeline is Horovod's format, valid at every moment, and nested."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hora.engine.backend import Event, What
+from hora.engine.request import Request, Segment
+from hora.engine.timeline import Timeline
+from hora.errors import EnvironmentUnfit, UsageError
+from hora.transport.base import DType, Kind, ReduceOp
+
+
+def request(name: str, op: ReduceOp = ReduceOp.SUM) -> Request:
+    return Request(Kind.ALLREDUCE, name, (Segment(DType.FLOAT32, (3, 4)),), (0, 1), op=op)
+
+
+def life(r: Request, start_ns: int, moves: bool) -> list[Event]:
+    events = [
+        Event(start_ns + 5_000, r, What.SUBMITTED, 0, 0),
+        Event(start_ns + 1_000, r, What.ARRIVED, 1, 0),
+        Event(start_ns + 5_000, r, What.ARRIVED, 0, 0),
+        Event(start_ns + 5_000, r, What.AGREED, 0, 0),
+        Event(start_ns + 90_000, r, What.END, 0, 0),
+    ]
+    return [*events[:4], Event(start_ns + 9_000, r, What.BEGIN, 0, 2), events[4]] if moves else events
+
+
+def make(path: Path, **more: Any) -> Timeline:
+    options = {"activity": "SHM", "mark_cycles": False, "max_bytes": 1 << 20} | more
+    return Timeline(str(path), 0, **options)
+
+
+def check_nesting(rows: list[dict[str, Any]]) -> dict[int, list[str]]:
+    open_: dict[int, list[str]] = defaultdict(list)
+    last: dict[int, int] = defaultdict(int)
+    for row in rows:
+        if "ts" in row:
+            assert row["ts"] >= last[row["pid"]], row
+            last[row["pid"]] = row["ts"]
+        if row["ph"] == "B":
+            open_[row["pid"]].append(row["name"])
+        elif row["ph"] == "E":
+            assert open_[row["pid"]].pop() == row["name"]
+    return {pid: names for pid, names in open_.items() if names}
+
+
+def test_events_have_horovods_names_and_nest(tmp_path: Path) -> None:
+    import time
+
+    path = tmp_path / "t.json"
+    timeline, start = make(path), time.monotonic_ns()
+    big, small, ada = request("allreduce.big"), request('quote " and \\ and é'), request("allreduce.a", ReduceOp.ADASUM)
+    timeline.write([*life(big, start, True), *life(small, start + 1000, False), *life(ada, start, True)])
+    timeline.write(life(big, start + 80_000, True))  # the peer came before we had ended the first round
+    timeline.close()
+    rows = json.loads(path.read_text())
+    assert check_nesting(rows) == {}
+    names = {row["args"]["name"] for row in rows if row["name"] == "process_name"}
+    assert names == {"rank 0", "allreduce.big", 'quote " and \\ and é', "allreduce.a"}
+    pid = next(row["pid"] for row in rows if row.get("args", {}).get("name") == "allreduce.big")
+    labels = [(row["ph"], row["name"]) for row in rows if row["pid"] == pid and "ts" in row]
+    assert labels[:9] == [
+        ("B", "NEGOTIATE_ALLREDUCE"), ("X", "1"), ("X", "0"), ("E", "NEGOTIATE_ALLREDUCE"), ("B", "ALLREDUCE"),
+        ("B", "QUEUE"), ("E", "QUEUE"), ("B", "SHM_ALLREDUCE"), ("E", "SHM_ALLREDUCE"),
+    ]  # fmt: skip
+    end = next(row for row in rows if row["ph"] == "E" and row["name"] == "ALLREDUCE")
+    assert end["args"] == {"dtype": "float32", "shape": "[3, 4]"}
+    assert any(row["name"] == "NEGOTIATE_ADASUM" for row in rows)
+    assert "start_time_since_epoch_in_micros" in rows[0]["args"]
+
+
+def test_the_file_is_valid_after_every_write_and_shows_what_never_finished(tmp_path: Path) -> None:
+    import time
+
+    path = tmp_path / "t.json"
+    timeline, start = make(path), time.monotonic_ns()
+    json.loads(path.read_text())
+    for i in range(20):
+        timeline.write(life(request(f"allreduce.{i}"), start + i, i % 2 == 0)[:4])
+        json.loads(path.read_text())
+    waiting = request("allreduce.waiting")
+    timeline.write([Event(start, waiting, What.SUBMITTED, 0, 0)])
+    timeline.close()
+    timeline.close()
+    assert ["NEGOTIATE_ALLREDUCE"] in check_nesting(json.loads(path.read_text())).values()
+
+
+def test_it_stops_growing_at_its_limit(tmp_path: Path) -> None:
+    import time
+
+    path = tmp_path / "t.json"
+    timeline, start = make(path, max_bytes=20_000), time.monotonic_ns()
+    for i in range(1000):
+        timeline.write(life(request("allreduce.x"), start + i * 100_000, True))
+    timeline.close()
+    assert path.stat().st_size < 21_000
+    assert json.loads(path.read_text())[-1]["name"] == "TIMELINE_FULL"
+
+
+def test_cycle_marks(tmp_path: Path) -> None:
+    import time
+
+    path = tmp_path / "t.json"
+    timeline = make(path, mark_cycles=True)
+    timeline.write(life(request("allreduce.x"), time.monotonic_ns(), True))
+    timeline.close()
+    marks = [row for row in json.loads(path.read_text()) if row["name"] == "CYCLE_START"]
+    assert [(row["ph"], row["s"]) for row in marks] == [("i", "g")]
+
+
+def test_bad_paths_are_refused_clearly(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        make(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentUnfit, match="cannot write the timeline"):
+        make(tmp_path / "file" / "t.json")
