@@ -126,7 +126,8 @@ struct shape { uint32_t dtype; uint32_t pad; uint64_t count; uint64_t row; }; /*
 /* What one rank said when it last arrived. */
 struct arrival {
     LINE uint64_t fingerprint, line;
-    uint32_t round; /* rounds this rank has arrived at: entry.round + 1 while it is in the open one */
+    uint32_t round; /* the last round this rank arrived at, + 1: entry.round + 1 while it is in the open one */
+    word taken;     /* the last round it is through with, + 1 */
     uint32_t unnamed, inlined; /* inlined: its payload rides along */
     int64_t arena_at; /* where its buffer lies in its arena if it is to be reduced in place, else -1 */
     uint64_t time_ns, plan;
@@ -203,6 +204,9 @@ struct core {
     struct header *header;
     char *base;
     int rank, size;
+    uint64_t identity;      /* no two in a process have the same */
+    bool ring_wanted;       /* under the lock: ring when it is let go, so that nobody wakes only to find it taken */
+    uint64_t executors_wanted[MAX_RANKS / 64];
     uint64_t spin_ns, fusion_bytes, cache_capacity;
     bool split_groups;      /* groups do not fuse with others */
     pthread_mutex_t mine;   /* guards plans, tickets and the arena's blocks */

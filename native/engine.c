@@ -172,6 +172,7 @@ static void free_ticket(struct core *c, struct ticket *t) {
 void finish(struct core *c, struct ticket *t, int status) {
     trace(c, TRACE_END, t->plan, c->rank, 0, (uint64_t)status);
     t->status = (uint32_t)status;
+    atomic_store(&arrival_at(entry_at(c, t->entry), c->rank)->taken, t->round + 1);
     struct ticket *mine = t;
     atomic_compare_exchange_strong(&c->in_flight[t->entry], &mine, NULL);
     atomic_fetch_sub(&c->pending, 1);
@@ -232,13 +233,13 @@ static void *executor(void *argument) {
 
 /* ---- submitting and waiting ---- */
 
-static __thread struct core *known_to;
+static __thread uint64_t known_to;
 static __thread int32_t thread_id;
 
 /* Deadlock reports need to know which threads submit: a process is blocked when all of them wait. */
 static void introduce_thread(struct core *c) {
-    if (known_to == c) return;
-    known_to = c;
+    if (known_to == c->identity) return;
+    known_to = c->identity;
     thread_id = (int32_t)syscall(SYS_gettid);
     struct rank *me = self(c);
     pthread_mutex_lock(&c->mine);
@@ -446,18 +447,24 @@ int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last)
             close_ready(c);
         }
         atomic_fetch_add(&h->progress, 1);
-        ring(c);
+        c->ring_wanted = true;
     }
     unlock(c);
     uint64_t deadline = now_ns() + (uint64_t)timeout_us * 1000;
     int status = PENDING;
     mark_blocked(c, NULL);
-    atomic_fetch_add(&c->helpers, 1);
+    if (!atomic_fetch_add(&c->helpers, 1)) atomic_store(&self(c)->executor_wanted, 0);
     for (;;) {
         uint32_t bell = atomic_load(&h->bell);
         pthread_mutex_lock(&c->driver);
         int done = drive(c);
         pthread_mutex_unlock(&c->driver);
+        for (uint32_t i = 0; i < c->ticket_count; i++) settle(c, c->tickets[i]);
+        if (lock(c)) done = 0;
+        else {
+            close_ready(c); /* what only waited for this rank to be through with the round before */
+            unlock(c);
+        }
         if (aborted(c)) status = ABORTED;
         else if (atomic_load(&h->join_round) != self(c)->join_round && !done) status = OK;
         else if (!done && somebody_left(c)) status = LEFT;
@@ -593,6 +600,8 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes,
     if (!c) return NULL;
     c->base = base;
     c->header = (struct header *)base;
+    static _Atomic uint64_t identities;
+    c->identity = atomic_fetch_add(&identities, 1) + 1;
     c->rank = rank;
     c->size = (int)c->header->size;
     c->spin_ns = (uint64_t)spin_us * 1000;
@@ -633,7 +642,7 @@ void hora_leave(struct core *c) {
         if (!left) {
             atomic_store(&self(c)->state, GONE_CLEAN);
             leave_table(c);
-            ring(c);
+            c->ring_wanted = true;
         }
         unlock(c);
     }
@@ -665,7 +674,6 @@ void hora_close(struct core *c) {
     free(c->batches);
     free(c->pieces);
     free(c->events);
-    if (known_to == c) known_to = NULL;
     /* Tensors may still live in the arena: the mapping stays until the process ends, unless nobody uses it. */
     if (!c->arena_used) hora_unmap(c->base);
     free(c);

@@ -61,6 +61,7 @@ static int64_t find_or_make(struct core *c, struct plan *p) {
     for (int r = 0; r < c->size; r++) {
         arrival_at(e, r)->plan = 0;
         arrival_at(e, r)->round = 0;
+        atomic_store(&arrival_at(e, r)->taken, 0);
     }
     /* rounds go on counting: a late reader of the operation that was here sees that its round is over */
     return i;
@@ -132,10 +133,17 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
         uint64_t tail = atomic_load(&rank->tail);
         *schedule_at(c, s->members[m], tail) = (struct scheduled){i, round, 0};
         atomic_store(&rank->tail, tail + 1);
-        if (atomic_load(&rank->executor_wanted)) wake_executor(c, s->members[m]);
+        if (atomic_load(&rank->executor_wanted)) put(c->executors_wanted, s->members[m]);
     }
     atomic_fetch_add(&h->progress, 1);
-    ring(c);
+    c->ring_wanted = true;
+}
+
+/* A rank that has joined is not waited for, once it is through with what it had submitted before: two rounds without it
+ * would overwrite what the last one with it left behind. */
+static bool absent(struct core *c, struct entry *e, int r) {
+    struct arrival *a = arrival_at(e, r);
+    return has(c->header->joined, r) && atomic_load(&a->taken) >= a->round;
 }
 
 /* Everybody who is needed has arrived or has joined. */
@@ -144,7 +152,7 @@ static bool complete(struct core *c, struct entry *e) {
     if (e->arrived == s->count) return true;
     if (!e->arrived || !c->header->joined_count) return false;
     for (uint32_t m = 0; m < s->count; m++)
-        if (!arrived(e, s->members[m]) && !has(c->header->joined, s->members[m])) return false;
+        if (!arrived(e, s->members[m]) && !absent(c, e, s->members[m])) return false;
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,15 +51,26 @@ int lock(struct core *c) {
     return 0;
 }
 
-void unlock(struct core *c) {
-    if (atomic_exchange_explicit(&c->header->lock, 0, memory_order_release) == 2)
-        futex_wake(&c->header->lock, 1, true);
-}
-
 void ring(struct core *c) {
     struct header *h = c->header;
     atomic_fetch_add(&h->bell, 1);
     if (atomic_load(&h->sleepers)) futex_wake(&h->bell, INT_MAX, true);
+}
+
+void unlock(struct core *c) {
+    bool wanted = c->ring_wanted;
+    uint64_t executors[MAX_RANKS / 64];
+    if (wanted) {
+        memcpy(executors, c->executors_wanted, sizeof executors);
+        memset(c->executors_wanted, 0, sizeof executors);
+        c->ring_wanted = false;
+    }
+    if (atomic_exchange_explicit(&c->header->lock, 0, memory_order_release) == 2)
+        futex_wake(&c->header->lock, 1, true);
+    if (!wanted) return;
+    ring(c);
+    for (int r = 0; r < c->size; r++)
+        if (has(executors, r)) wake_executor(c, r);
 }
 
 /* Wait until *w differs from seen (or *also from unless), the deadline passes or the job aborts. */

@@ -9,7 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.launch.jobs import python, run_hora
+
+from hora.cli.main import main
+from hora.cli.run import run
 
 SHOW = "import os, sys; print(*(os.environ.get(name) for name in sys.argv[1:]))"
 CORES = len(os.sched_getaffinity(0))
@@ -218,6 +223,43 @@ def test_refusals(line: str, code: int, named: str) -> None:
     assert done.stderr.startswith("hora: ") and len(done.stderr.splitlines()) <= 4
     assert not done.stdout
     assert time.monotonic() - started < 5
+
+
+WORDS = [
+    *(name for option in run.params for name in (*option.opts, *option.secondary_opts)),
+    "-x",
+    "--",
+    "true",
+    "no_such",
+]
+VALUES = [
+    "",
+    "0",
+    "1",
+    "2",
+    "-1",
+    "1.5",
+    "x",
+    "auto",
+    "localhost:2",
+    "localhost:x",
+    "node7.invalid:9",
+    "/nowhere",
+    "é",
+    "=",
+    "a,b",
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.sampled_from(WORDS), st.sampled_from(VALUES), st.text(max_size=5)), max_size=8))
+def test_any_command_line_is_understood_or_refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--dry-run", *words])
+    err = capsys.readouterr().err
+    assert caught.value.code in (0, 2, 3)
+    assert not err or (err.startswith("hora: ") and len(err.splitlines()) <= 10)
+    assert bool(err) == (caught.value.code != 0)
 
 
 def test_a_bad_variable_is_one_message_and_starts_nothing() -> None:

@@ -23,6 +23,7 @@ from hora.engine.talk import TalkBackend
 from hora.errors import HoraError, HorovodInternalError, PeerLostError
 from hora.transport.arithmetic import adasum, reduce_parts
 from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.wire.messages import Bye, Farewell
 
 Report = dict[str, Any]
 
@@ -107,9 +108,7 @@ def collectives(backend: TalkBackend, meeting: Meeting) -> Report:
     rows = 2 * size + 1
     mine = np.arange(rows * 2, dtype="float32").reshape(rows, 2)
     output = np.empty((3 if rank == 0 else 2, 2), "float32")
-    request = Request(
-        Kind.REDUCESCATTER, "rs.x", (Segment(DType.FLOAT32, mine.shape),), members, op=ReduceOp.AVERAGE
-    )
+    request = Request(Kind.REDUCESCATTER, "rs.x", (Segment(DType.FLOAT32, mine.shape),), members, op=ReduceOp.AVERAGE)
     backend.wait(backend.submit(request, [buffer_of(mine)], [buffer_of(output)]))
     report["reducescatter"] = output[:, 0].tolist()
     a, b = np.full(3, rank, "float32"), np.full(5000, rank, "float64")
@@ -229,25 +228,58 @@ def steps(backend: TalkBackend, meeting: Meeting) -> Report:
 
 
 BODIES: dict[str, Callable[[TalkBackend, Meeting], Report]] = {
-    body.__name__: body
-    for body in (arithmetic, collectives, errors, joins, death, looking, early_leave, steps)
+    body.__name__: body for body in (arithmetic, collectives, errors, joins, death, looking, early_leave, steps)
 }
 
 
 def main() -> None:
     name, rank, size, fd, settings = sys.argv[1:]
     world = World(
-        rank=int(rank), size=int(size), local_rank=int(rank), local_size=int(size), hub_fd=int(fd), launcher="hora"
+        rank=int(rank),
+        size=int(size),
+        local_rank=int(rank),
+        local_size=int(size),
+        hub_fd=int(fd) if fd.isdigit() else -1,
+        launcher="hora" if fd.isdigit() else "torchrun",
+        job_key=fd,
     )
     report: Report = {}
     for generation, body in enumerate(name.split(",")):  # several bodies are several generations
-        meeting = meet(world, Settings(**json.loads(settings)), tuple(range(world.size)), generation)
-        backend = talk.start(meeting)
-        report |= BODIES[body](backend, meeting)
-        backend.leave()
-        backend.close()
+        members = tuple(range(world.size))
+        if body == "evens":
+            members = tuple(r for r in members if r % 2 == world.rank % 2)
+        try:
+            meeting = meet(world, Settings(**json.loads(settings)), members, generation)
+        except HoraError as error:
+            report = {"error": f"{type(error).__name__}: {error}"}
+            break
+        report |= {"rank": meeting.rank, "peers": [peer.launched_rank for peer in meeting.peers]}
+        if body in BODIES:
+            backend = talk.start(meeting)
+            report |= BODIES[body](backend, meeting)
+            backend.leave()
+            backend.close()
+        else:
+            _meet_only(body, meeting)
     disconnect()
     print(json.dumps(report), flush=True)
+
+
+def _meet_only(body: str, meeting: Meeting) -> None:
+    """Bodies that need no transport: leave in good order, or see the first rank killed."""
+    lost = threading.Event()
+    left = threading.Event()
+    meeting.channel.subscribe(
+        lambda message: left.set() if isinstance(message, Farewell) else None, lambda _: lost.set()
+    )
+    if body == "hub_dies":
+        if meeting.rank == meeting.hub_rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert lost.wait(5)
+        return
+    meeting.channel.send(Bye(meeting.generation))
+    assert left.wait(5)
+    meeting.channel.unsubscribe()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real worker processes for the tests of the message backend: a hub here, one subprocess a rank, bodies in talk_bodies."""
+"""Real worker processes for the tests of the message backend: a hub here, a subprocess a rank, bodies next door."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_crew(
-    body: str, size: int, *, timeout_s: float = 60.0, report_exits: bool = True, **settings: Any
+    body: str, size: int, *, job: str = "", absent: tuple[int, ...] = (), timeout_s: float = 60.0, **settings: Any
 ) -> list[dict[str, Any]]:
-    """Run a body on every rank; returns, by rank, its exit code ("code") and what it reported."""
+    """Run a body on every rank; returns, by rank, its exit code ("code") and what it reported.
+
+    With ``job`` the workers have no hub of ours and must find each other, as under another launcher.
+    """
     hub = Hub(size, host="localhost")
     workers: list[subprocess.Popen[str]] = []
     try:
-        for rank in range(size):
+        for rank in set(range(size)) - set(absent):
             ours, theirs = socket.socketpair()
             hub.add_worker(rank, ours)
-            command = [sys.executable, "-m", "tests.engine.talk_bodies", body, str(rank), str(size), str(theirs.fileno())]
+            place = [
+                body,
+                str(rank),
+                str(size),
+                job or str(theirs.fileno()),
+                json.dumps({"transport": "gloo", **settings}),
+            ]
             workers.append(
                 subprocess.Popen(
-                    [*command, json.dumps({"transport": "gloo", **settings})],
+                    [sys.executable, "-m", "tests.engine.talk_bodies", *place],
                     pass_fds=[theirs.fileno()],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -48,7 +57,7 @@ def run_crew(
                 except subprocess.TimeoutExpired:
                     continue
                 del waiting[rank]
-                if report_exits:
+                if not job:
                     hub.worker_exited(rank, f"signal {-code}" if code < 0 else f"exit code {code}")
         assert not waiting, f"ranks {list(waiting)} of {body} were still running after {timeout_s} s"
         return [_report(worker) for worker in workers]

@@ -1,4 +1,4 @@
-"""Fusion: every operation in exactly one batch, batches alike and bounded, order by first member, and nothing random."""
+"""Fusion: every operation in exactly one batch, batches alike and bounded, in order, and nothing random."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_operation_is_in_one_batch_and_batches_are_bounded(
         for i, (count, dtype, low) in enumerate(wishes)
     ]
     batches = plan(operations, fusion_bytes)
-    assert sorted((id(o) for batch in batches for o in batch)) == sorted(map(id, operations))
+    assert sorted(id(o) for batch in batches for o in batch) == sorted(map(id, operations))
     firsts = [int(batch[0].key[0]) for batch in batches]
     assert firsts == sorted(firsts)
     for batch in batches:

@@ -221,12 +221,33 @@ def test_a_rank_that_has_joined_contributes_nothing() -> None:
     assert run(3, body) == [2, 2, 2]
 
 
+def test_what_was_submitted_before_joining_is_still_right_after_many_rounds_without_this_rank() -> None:
+    """The others go on under the same name while this rank has not yet asked for its result."""
+
+    def body(me: Rank) -> None:
+        first = np.full(3, me.rank + 1.0)
+        ticket = me.allreduce(first, "x")
+        if me.rank == 0:
+            me.backend.join(False)
+            me.backend.wait(ticket)
+        else:
+            me.backend.wait(ticket)
+            for step in range(200):
+                array = np.full(3, 10.0 * me.rank + step)
+                me.backend.wait(me.allreduce(array, "x"))
+                np.testing.assert_array_equal(array, np.full(3, 30.0 + 2 * step))
+            me.backend.join(False)
+        np.testing.assert_array_equal(first, np.full(3, 6.0))
+
+    run(3, body)
+
+
 def test_the_average_over_active_ranks() -> None:
     def body(me: Rank) -> None:
         if me.rank == 0:
             me.backend.join(True)
             return
-        me.backend.join(True) if me.rank == 0 else None
+        _until_joined(me, 0)
         for count in (3, 5000):
             array = np.full(count, me.rank * 1.0)
             me.backend.wait(me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE))
@@ -262,6 +283,14 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
             me.backend.wait(me.allreduce(np.ones(3), "never"))
 
     run(3, body)
+
+
+def _until_joined(me: Rank, rank: int) -> None:
+    import time
+
+    deadline = time.monotonic() + 10
+    while not any(name == "join" for name, _ in me.backend.snapshot().ranks[rank].waiting_on):
+        assert time.monotonic() < deadline, f"rank {rank} did not join"
 
 
 def _until_pending(me: Rank, arrivals: int) -> Any:

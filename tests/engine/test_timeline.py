@@ -57,7 +57,7 @@ def test_events_have_horovods_names_and_nest(tmp_path: Path) -> None:
     timeline, start = make(path), time.monotonic_ns()
     big, small, ada = request("allreduce.big"), request('quote " and \\ and é'), request("allreduce.a", ReduceOp.ADASUM)
     timeline.write([*life(big, start, True), *life(small, start + 1000, False), *life(ada, start, True)])
-    timeline.write(life(big, start + 80_000, True))  # the peer came before we had ended the first round
+    timeline.write(life(big, start + 86_000, True))  # the peer came before we had ended the first round
     timeline.close()
     rows = json.loads(path.read_text())
     assert check_nesting(rows) == {}

@@ -132,3 +132,24 @@ sys.exit(6)
     done = run_hora("run", "-np", "2", *python(program))
     assert done.returncode == 6
     assert "rank 1 failed first" in done.stderr and "ValueError: mine" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [("raise ValueError('mine')", 1), ("os.kill(os.getpid(), 9)", 137), ("sys.exit(4)", 4), ("os._exit(4)", 4)],
+)
+def test_the_cause_is_named_when_peers_fail_in_a_collective(leave: str, code: int) -> None:
+    program = f"""
+import os, sys
+from hora.engine import session
+from hora.engine.process_set import global_process_set
+session.init()
+session.engine().barrier(global_process_set)
+if session.rank() == 1:
+    {leave}
+session.engine().barrier(global_process_set)
+"""
+    done = run_hora("run", "-np", "3", *python(program))
+    assert done.returncode == code, done.stderr
+    assert "rank 1 failed first" in done.stderr
+    assert "ranks 0, 2 exit code 1" in done.stderr, "peers raise by themselves, before they are stopped"

@@ -20,7 +20,9 @@ def tail(text: str, stream: str = "stderr") -> Tail:
     return result
 
 
-LOST = tail("Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\n  more\n")
+LOST = tail(
+    "Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\nmore\nand more\n"
+)
 OWN = tail("Traceback (most recent call last):\n  File …\nValueError: boom\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def test_killing_the_launcher_leaves_nothing(family: str, start: Start) -> None:
     assert len(processes_of(job)) == 8
     launcher.kill()
     wait_until(lambda: gone(job), 5, "the end of every process of the job")
-    wait_until(lambda: not Path(f"/proc/{guard}").exists() or _is_zombie(guard), 5, "the end of the guardian")
+    wait_until(lambda: _state(guard) in "XZ", 5, "the end of the guardian")
     finish(launcher)
 
 
@@ -221,6 +222,19 @@ while True:
     assert gone(job)
 
 
+def test_a_stopped_launcher_stops_its_workers_and_goes_on_with_them(start: Start) -> None:
+    launcher = start("run", "-np", "2", *python(FAMILY))
+    job = job_of(launcher, 2)
+    workers = [pid for pid in children_of(launcher.pid) if pid != guardian_of(launcher)]
+    launcher.send_signal(signal.SIGTSTP)
+    wait_until(lambda: all(_state(pid) == "T" for pid in [launcher.pid, *workers]), what="stop of launcher and workers")
+    launcher.send_signal(signal.SIGCONT)
+    wait_until(lambda: all(_state(pid) == "S" for pid in workers), what="continuation of the workers")
+    launcher.send_signal(signal.SIGTERM)
+    finish(launcher)
+    assert gone(job)
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     """As under nohup."""
     program = "import os, sys; print('JOB', os.environ['HORA_JOB'], flush=True); sys.stdin.read(); print('done')"
@@ -288,33 +302,49 @@ def test_one_worker_reads_stdin_several_do_not() -> None:
 
 
 def test_one_worker_has_the_terminal() -> None:
-    """A prompt without line end is shown, what is typed reaches the worker, and Ctrl-C interrupts it."""
-    program = (
-        "name = input('name? '); print('hi', name)\ntry: input('again? ')\nexcept KeyboardInterrupt: print('stopped')"
-    )
-    pid, terminal = pty.fork()
-    if pid == 0:
+    """A prompt without line end is shown, what is typed reaches the worker, Ctrl-Z stops and Ctrl-C interrupts it."""
+    program = """
+print("hi", input("name? "))
+try:
+    input("again? ")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    launcher, terminal = pty.fork()
+    if launcher == 0:
         os.execve(sys.executable, hora("run", "-np", "1", *python(program)), clean_environment())
     seen = b""
+
+    def expect(text: bytes) -> None:
+        nonlocal seen
+        while text not in seen:
+            assert select.select([terminal], [], [], 15)[0], f"{text!r} did not come; so far {seen!r}"
+            seen += os.read(terminal, 4096)
+
     try:
-        for expected, answer in ((b"name? ", b"hora\n"), (b"again? ", b"\x03"), (b"stopped", b"")):
-            end = time.monotonic() + 15
-            while expected not in seen:
-                assert time.monotonic() < end, seen
-                seen += os.read(terminal, 4096)
-            os.write(terminal, answer)
+        expect(b"name? ")
+        os.write(terminal, b"\x1a")
+        wait_until(lambda: _state(launcher) == "T", what="the stop of the launcher along with its worker")
+        os.kill(launcher, signal.SIGCONT)
+        os.write(terminal, b"hora\n")
+        expect(b"again? ")
+        os.write(terminal, b"\x03")
+        expect(b"interrupted")
+        wait_until(lambda: _state(launcher) == "Z", what="the end of the launcher")
     finally:
-        _, status = os.waitpid(pid, 0)
+        os.kill(launcher, signal.SIGKILL)
+        _, status = os.waitpid(launcher, 0)
         os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
     assert b"hi hora" in seen
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
-def _is_zombie(pid: int) -> bool:
+def _state(pid: int) -> str:
+    """As /proc has it: S sleeping, T stopped, Z a zombie; X if it is gone."""
     try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except OSError:
-        return True
+        return "X"
 
 
 def _other_guardian(launcher: subprocess.Popen[str], first: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class Engine:
         self.process_sets = ProcessSets(self)
         self._unnamed: dict[tuple[str, tuple[int, ...]], int] = {}
         self._requests: dict[tuple[object, ...], Request] = {}
+        self.repeated: dict[object, Callable[[int, int], None]] = {}  # for front-ends: what they do again and again
         self.done = backend.done
         self.wait = backend.wait
 
@@ -138,6 +139,7 @@ class Engine:
     def close(self) -> None:
         """Leave in good order and free everything."""
         self.process_sets.close()
+        self.repeated.clear()
         self.backend.leave()
         self.backend.close()
 

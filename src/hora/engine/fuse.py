@@ -38,14 +38,13 @@ def plan(ready: Iterable[Ready], fusion_bytes: int, *, disable_group_fusion: boo
         request = operation.request
         alike = None if disable_group_fusion and request.grouped else _alike(operation)
         nbytes = sum(segment.nbytes for segment in request.segments)
-        if alike is not None and alike in open_batches:
-            batch, filled = open_batches[alike]
-            if filled + nbytes <= fusion_bytes:
-                batch.append(operation)
-                open_batches[alike] = (batch, filled + nbytes)
-                continue
+        batch, filled = open_batches.get(alike, ([], fusion_bytes))
+        if batch and filled + nbytes <= fusion_bytes:
+            batch.append(operation)
+            open_batches[alike] = (batch, filled + nbytes)
+            continue
         batches.append([operation])
-        if alike is not None and nbytes < fusion_bytes:
+        if alike is not None and nbytes < filled:  # of two batches, the emptier stays open
             open_batches[alike] = (batches[-1], nbytes)
     return batches
 

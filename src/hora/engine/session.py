@@ -60,7 +60,7 @@ __all__ = [
 
 _log = logging.getLogger("hora")
 _lock = threading.RLock()
-_engine: Engine | None = None
+current: Engine | None = None  # the running engine; front-ends that must be fast look here instead of calling engine()
 _monitor: Monitor | None = None
 _generation = 0
 
@@ -78,9 +78,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     (0, 1)
     >>> shutdown()
     """
-    global _engine, _monitor, _generation
+    global current, _monitor, _generation
     with _lock:
-        if _engine is not None:
+        if current is not None:
             return
         variables = env.environ()
         world, settings = detect(variables), env.settings(variables)
@@ -100,18 +100,18 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             started.close()
             raise
         _monitor = Monitor(started.rank, started.size, backend, settings)
-        _engine = started
+        current = started
         if settings.timeline not in ("", "DYNAMIC"):
             start_timeline(settings.timeline, settings.timeline_mark_cycles)
 
 
 def shutdown() -> None:
     """Leave in good order. Ranks that still need this one get an error. Safe to call twice, and at exit."""
-    global _engine, _monitor
+    global current, _monitor
     with _lock:
-        if _engine is None:
+        if current is None:
             return
-        ending, _engine = _engine, None
+        ending, current = current, None
         if _monitor is not None:
             _monitor.close()
             _monitor = None
@@ -120,14 +120,14 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Whether ``init`` was called, and not ``shutdown`` since."""
-    return _engine is not None
+    return current is not None
 
 
 def engine() -> Engine:
     """The running engine, for front-ends."""
-    if _engine is None:
+    if current is None:
         raise NotInitializedError("Hora has not been initialized; use hvd.init().")
-    return _engine
+    return current
 
 
 def rank() -> int:
@@ -328,16 +328,16 @@ def _set_up_logging(settings: Settings, rank_: int) -> None:
 
 def _leave_last_words(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An exception ends this process: the others will want to know which."""
-    if _engine is not None and kind is not KeyboardInterrupt:
+    if current is not None and kind is not KeyboardInterrupt:
         with contextlib.suppress(Exception):
-            _engine.backend.say("".join(traceback.format_exception(kind, error, trace)[-8:]))
+            current.backend.say("".join(traceback.format_exception(kind, error, trace)[-8:]))
     _excepthook_before(kind, error, trace)
 
 
 def _forget_after_fork() -> None:
     """A forked child is not a worker: it must neither speak for its parent nor leave in its name."""
-    global _engine, _monitor
-    _engine = _monitor = None
+    global current, _monitor
+    current = _monitor = None
 
 
 _excepthook_before = sys.excepthook

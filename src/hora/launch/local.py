@@ -97,30 +97,32 @@ class Process:
             except PermissionError:  # a set-user-id command; nothing to be done
                 pass
 
-    def to_foreground(self) -> bool:
-        """Give it the terminal, so that a debugger can read from it and Ctrl-C reaches it. True if there is one."""
-        try:
-            terminal = os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-        except OSError:
-            return False
-        if terminal:
-            _set_foreground(self.pid)
-            self.send(signal.SIGCONT)  # it may have read, and been stopped, before it had the terminal
-        return terminal
+    def take_terminal(self) -> bool:
+        """Give it the terminal if we have it, so that a debugger can read from it and Ctrl-C reaches it."""
+        given = _pass_terminal(os.getpgrp(), self.pid)
+        self.send(signal.SIGCONT)  # it may have read, and been stopped, before it had the terminal
+        return given
+
+    def return_terminal(self) -> None:
+        """Take the terminal back if it still has it."""
+        _pass_terminal(self.pid, os.getpgrp())
+
+    def stopped(self) -> bool:
+        """Whether it was stopped (Ctrl-Z) since this was asked last."""
+        return self.returncode is None and os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
 
 
-def take_back_terminal() -> None:
-    """The counterpart of ``to_foreground``."""
-    _set_foreground(os.getpgrp())
-
-
-def _set_foreground(group: int) -> None:
-    # Whoever changes the foreground group from the background is stopped by SIGTTOU unless it is ignored.
+def _pass_terminal(giver: int, taker: int) -> bool:
+    """Make one process group instead of another the terminal's foreground; False if it was not the giver's to give."""
+    # Whoever does this from the background is stopped by SIGTTOU unless it is ignored.
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
-        os.tcsetpgrp(0, group)
-    except OSError:
-        pass
+        if os.tcgetpgrp(0) != giver:
+            return False
+        os.tcsetpgrp(0, taker)
+        return True
+    except OSError:  # there is no terminal
+        return False
     finally:
         signal.signal(signal.SIGTTOU, before)
 

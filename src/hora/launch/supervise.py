@@ -103,6 +103,7 @@ class _Supervisor:
     def __init__(self, job: Job, signals: Signals) -> None:
         self._job, self._signals = job, signals
         self._processes: dict[int, local.Process] = {}
+        self._sockets: dict[int, socket.socket] = {}  # our ends of the workers' connections, until the hub has them
         self._endings: list[failure.Ending] = []
         self._tails = {worker.rank: output.Tail() for worker in job.plan.workers}
         self._pump = output.Pump(lambda: signals.put(signal.SIGPIPE))
@@ -121,21 +122,23 @@ class _Supervisor:
         files = self._open_files()
         self._guardian = local.Guardian(self._job.name)
         self._watch(self._guardian.handle)
-        sockets = [self._start_worker(worker, files) for worker in self._job.plan.workers]
+        for worker in self._job.plan.workers:
+            self._start_worker(worker, files)
         self._pump.start()
-        self._job.say(f"started {len(sockets)} workers: pid " + ", ".join(str(p.pid) for p in self._processes.values()))
+        pids = ", ".join(str(process.pid) for process in self._processes.values())
+        self._job.say(f"started {len(self._processes)} workers: pid {pids}")
         # Imported while the workers start up: it costs them nothing.
         from hora.engine.hub import Hub
 
-        self._hub = Hub(len(sockets), host=self._job.plan.workers[0].host)
-        for rank, ours in enumerate(sockets):
-            self._hub.add_worker(rank, ours)
+        self._hub = Hub(len(self._sockets), host=self._job.plan.workers[0].host)
+        for rank in list(self._sockets):
+            self._hub.add_worker(rank, self._sockets.pop(rank))
 
-    def _start_worker(self, worker: Worker, files: Mapping[tuple[int, str], BinaryIO]) -> socket.socket:
+    def _start_worker(self, worker: Worker, files: Mapping[tuple[int, str], BinaryIO]) -> None:
         assert self._guardian is not None
         rank, on_answer = worker.rank, self._job.on_answer
         with contextlib.ExitStack() as theirs:
-            ours, hub_end = socket.socketpair()
+            self._sockets[rank], hub_end = socket.socketpair()
             theirs.enter_context(hub_end)
             command, inherit = self._job.command, [hub_end.fileno(), *self._job.inherit]
             if on_answer is not None:
@@ -164,8 +167,7 @@ class _Supervisor:
             )
             self._pump.add(fd, stream.take, stream.close)
         if self._job.forward_stdin:
-            self._has_terminal = process.to_foreground()
-        return ours
+            self._has_terminal = process.take_terminal()
 
     def _open_files(self) -> dict[tuple[int, str], BinaryIO]:
         directory = self._job.output_directory
@@ -194,10 +196,11 @@ class _Supervisor:
         while self._alive():
             now = time.monotonic()
             next_due = self._due[0] if self._due else now + 60.0
-            # Without pidfds nothing wakes us at a death, so look often.
-            patience_s = 60.0 if all(p.handle is not None for p in self._alive().values()) else 0.05
-            self._selector.select(max(0.0, min(next_due - now, patience_s)))
+            # Nothing wakes us at a stop, nor, without pidfds, at a death: then look often.
+            woken = not self._has_terminal and all(p.handle is not None for p in self._alive().values())
+            self._selector.select(max(0.0, min(next_due - now, 60.0 if woken else 0.1)))
             self._reap()
+            self._follow_a_stop()
             for number in self._signals.take():
                 self._on_signal(number)
             self._send_what_is_due()
@@ -291,6 +294,13 @@ class _Supervisor:
         for process in self._alive().values():
             process.send(number)
 
+    def _follow_a_stop(self) -> None:
+        """Ctrl-Z stopped the worker that has the terminal: stop too, so that the shell gets it back."""
+        if self._has_terminal and self._processes[0].stopped():
+            self._processes[0].return_terminal()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._processes[0].take_terminal()
+
     def _keep_guarded(self) -> None:
         guard = self._guardian
         assert guard is not None
@@ -319,10 +329,12 @@ class _Supervisor:
             self._job.say(f"ended {found} processes that workers had left behind")
         self._reap()
         if self._has_terminal:
-            local.take_back_terminal()
+            self._processes[0].return_terminal()
         if self._pump.ident is None:  # starting failed half-way
             self._pump.start()
         self._pump.finish()
+        for unused in self._sockets.values():
+            unused.close()
         if self._hub is not None:
             self._hub.close()
         if self._guardian is not None:

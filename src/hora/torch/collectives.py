@@ -18,7 +18,7 @@ from hora.errors import UsageError
 from hora.ops.document import documented
 from hora.ops.resolve import Reduction, reduction
 from hora.ops.table import FUNCTIONS, Collective
-from hora.torch import autograd, submit
+from hora.torch import autograd, repeat, submit
 from hora.torch.adapter import dtype_of
 from hora.torch.compression import Compression, Compressor
 from hora.transport.base import ReduceOp
@@ -107,8 +107,14 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
+    call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
+    if name is not None and repeat.allreduce(tensor, call):
+        return tensor
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
-    return autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
+    result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
+    if name is not None:
+        repeat.remember(tensor, call, name, how, process_set)
+    return result
 
 
 @documented

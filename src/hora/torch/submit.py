@@ -71,9 +71,9 @@ def allreduce(
     """Combine; the results are new tensors, or the given ones if in place."""
     engine = session.engine()
     sent = _outgoing(tensors, "allreduce")
-    into, finish = _same_shape_results(tensors, sent, in_place)
+    inputs, outputs, finish = _same_shape_results(tensors, sent, in_place)
     ticket = engine.submit(
-        Kind.ALLREDUCE, name, _buffers(sent), _buffers(into), op=how.op, prescale=how.prescale, postscale=how.postscale,
+        Kind.ALLREDUCE, name, inputs, outputs, op=how.op, prescale=how.prescale, postscale=how.postscale,
         process_set=process_set, device=tensors[0].device.type, grouped=grouped,
     )  # fmt: skip
     return Started(engine, ticket, finish)
@@ -85,11 +85,10 @@ def broadcast(
     """Copy the root's; the results are new tensors, or the given ones if in place."""
     engine = session.engine()
     sent = _outgoing(tensors, "broadcast")
-    into, finish = _same_shape_results(tensors, sent, in_place)
+    inputs, outputs, finish = _same_shape_results(tensors, sent, in_place)
     ticket = engine.submit(
-        Kind.BROADCAST, name, _buffers(sent), _buffers(into), root=root, process_set=process_set,
-        device=tensors[0].device.type,
-    )  # fmt: skip
+        Kind.BROADCAST, name, inputs, outputs, root=root, process_set=process_set, device=tensors[0].device.type
+    )
     return Started(engine, ticket, finish)
 
 
@@ -195,33 +194,34 @@ def _outgoing(tensors: Sequence[torch.Tensor], function: str, rows_matter: bool 
 
 def _same_shape_results(
     tensors: Sequence[torch.Tensor], sent: list[torch.Tensor], in_place: bool
-) -> tuple[list[torch.Tensor], Callable[[Outcome], list[torch.Tensor]]]:
-    """Where the engine writes results as large as the inputs, and how they get from there to the caller.
+) -> tuple[list[Buffer], list[Buffer], Callable[[Outcome], list[torch.Tensor]]]:
+    """For results as large as the inputs: where to read, where to write, and how the results get to the caller.
 
     A copy that was made for sending is free to be overwritten; and what is in place is written where it was read.
     """
+    inputs = _buffers(sent)
     if not in_place:
         into = [torch.empty_like(s, requires_grad=False) if s is t else s for s, t in zip(sent, tensors, strict=True)]
         devices = [tensor.device for tensor in tensors]
-        return into, lambda outcome: [r.to(device) for r, device in zip(into, devices, strict=True)]
+        return inputs, _buffers(into), lambda outcome: [r.to(d) for r, d in zip(into, devices, strict=True)]
 
-    for tensor in tensors:
+    copied = [(tensor, copy) for tensor, copy in zip(tensors, sent, strict=True) if copy is not tensor]
+    for tensor, _ in copied:
         if is_expanded(tensor):
             raise UsageError(
                 f"an in-place collective on an expanded tensor (shape {tuple(tensor.shape)}, strides"
-                f" {tensor.stride()}). Several of its elements share one place in memory and cannot all be written."
-                " Use the form that is not in place, or .contiguous()."
+                f" {tensor.stride()}). Several of its elements share one place in memory and cannot all be written. Use"
+                " the form that is not in place, or .contiguous()."
             )
-    increment_version(list(tensors))  # so that autograd notices if it had saved one of them for a backward pass
+    increment_version(sent)  # so that autograd notices if it had saved one of them for a backward pass
     given = list(tensors)
 
     def finish(outcome: Outcome) -> list[torch.Tensor]:
-        for tensor, result in zip(given, sent, strict=True):
-            if result is not tensor:
-                tensor.detach().copy_(result)
+        for tensor, copy in copied:
+            tensor.detach().copy_(copy)
         return given
 
-    return sent, finish
+    return inputs, inputs, finish
 
 
 def _buffers(tensors: Sequence[torch.Tensor]) -> list[Buffer]:

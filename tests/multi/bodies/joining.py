@@ -53,6 +53,18 @@ def least_greatest_and_product(hvd: ModuleType, rank: int, size: int) -> None:
 
 
 @body()
+def in_place_again_and_again(hvd: ModuleType, rank: int, size: int) -> None:
+    for _ in range(3):
+        hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)
+    for step in range(steps_of(rank)):
+        for _ in range(3):
+            result = hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)
+            assert result.tolist() == [len(active(step, size))] * 2
+    hvd.join()
+    assert hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum).tolist() == [size] * 2
+
+
+@body()
 def groups(hvd: ModuleType, rank: int, size: int) -> None:
     for step in range(steps_of(rank)):
         pair = hvd.grouped_allreduce([torch.ones(3), torch.ones(2, dtype=torch.int64)], name="g", op=hvd.Sum)

@@ -79,6 +79,28 @@ def a_known_operation_that_changes_on_one_rank(hvd: ModuleType, rank: int, size:
 
 
 @body(sizes=(2, 3, 4))
+def a_repeated_in_place_operation_that_changes_on_one_rank(hvd: ModuleType, rank: int, size: int) -> None:
+    for _ in range(2):
+        for _ in range(3):
+            assert hvd.allreduce_(torch.ones(4), name="x", op=hvd.Sum)[0].item() == size
+        own = torch.ones(4 if rank else 6)
+        all_raise_the_same(hvd, size, hvd.MismatchError, lambda own=own: hvd.allreduce_(own, name="x", op=hvd.Sum))
+        assert own.eq(1).all(), "a failed operation leaves its tensor as it was"
+
+
+@body(sizes=(2, 3, 4))
+def a_repeated_in_place_operation_that_one_rank_leaves_out(hvd: ModuleType, rank: int, size: int) -> None:
+    for _ in range(3):
+        hvd.allreduce_(torch.ones(4), name="x", op=hvd.Sum)
+        hvd.allreduce_(torch.ones(4), name="y", op=hvd.Sum)
+    begin = time.monotonic()
+    with raises(hvd.DeadlockError, "allreduce.x", "allreduce.y"):
+        hvd.allreduce_(torch.ones(4), name="y" if rank else "x", op=hvd.Sum)
+    assert time.monotonic() - begin < 2.0
+    assert hvd.allreduce_(torch.ones(1), name="next", op=hvd.Sum).item() == size
+
+
+@body(sizes=(2, 3, 4))
 def others_in_flight_are_not_harmed(hvd: ModuleType, rank: int, size: int) -> None:
     before = hvd.allreduce_async(torch.ones(3), name="before", op=hvd.Sum)
     wrong = hvd.allreduce_async(torch.ones(3 + rank), name="wrong", op=hvd.Sum)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 from tests.multi.body import body
-from tests.multi.data import check, combine, raises, tensor, tensors
+from tests.multi.data import check, combine, process_sets, raises, strided, tensor, tensors
 
 
 @body()
@@ -108,6 +108,54 @@ def names_may_be_used_again(hvd: ModuleType, rank: int, size: int) -> None:
         check(hvd.allreduce(torch.ones(length), name="x", op=hvd.Sum), torch.full((length,), float(size)))
     for op in (hvd.Sum, hvd.Max, hvd.Sum):
         assert hvd.allreduce(torch.ones(1), name="x", op=op).item() == (size if op is hvd.Sum else 1)
+
+
+@body()
+def in_place_again_and_again(hvd: ModuleType, rank: int, size: int) -> None:
+    """The second call under a name takes a shorter way; nothing else may differ, whatever changes between calls."""
+    for step in range(20):
+        own = torch.full((3,), float(rank + step))
+        assert hvd.allreduce_(own, name="x", op=hvd.Sum) is own
+        check(own, torch.full((3,), float(sum(r + step for r in range(size)))))
+    for op, dtype, shape in (
+        (hvd.Max, torch.float32, (3,)),
+        (hvd.Average, torch.float32, (3,)),
+        (hvd.Sum, torch.float64, (3,)),
+        (hvd.Sum, torch.int32, (3,)),
+        (hvd.Sum, torch.float32, (1, 3)),
+        (hvd.Sum, torch.float32, (70001,)),
+        (hvd.Sum, torch.float32, (3,)),
+    ):
+        for repeat in range(3):
+            parts = tensors(range(size), shape, dtype, seed=str(repeat))
+            check(hvd.allreduce_(parts[rank], name="x", op=op), combine(op, parts), (op, dtype, shape, repeat))
+    for change in (strided, torch.clone, strided):
+        parts = tensors(range(size), (3,))
+        check(hvd.allreduce_(change(parts[rank]), name="x", op=hvd.Sum), combine(hvd.Sum, parts))
+    handle = hvd.allreduce_async_(torch.ones(3), name="x", op=hvd.Sum)  # the long way in between
+    assert hvd.synchronize(handle).tolist() == [size] * 3
+    assert hvd.allreduce_(torch.ones(3), name="x", op=hvd.Sum).tolist() == [size] * 3
+
+
+@body()
+def in_place_again_after_init(hvd: ModuleType, rank: int, size: int) -> None:
+    for _ in range(3):
+        for _ in range(3):
+            assert hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum).tolist() == [size] * 2
+        hvd.shutdown()
+        with raises(hvd.NotInitializedError):
+            hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)
+        hvd.init()
+
+
+@body()
+def in_place_again_in_sets(hvd: ModuleType, rank: int, size: int) -> None:
+    for _ in range(2):  # sets of the same ranks come again under new numbers
+        with process_sets(hvd, size) as every:
+            for process_set in every:
+                for _ in range(3 * process_set.included()):
+                    result = hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum, process_set=process_set)
+                    assert result.tolist() == [process_set.size()] * 2
 
 
 @body()
