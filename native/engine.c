@@ -358,6 +358,12 @@ int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us) {
     return wait_ticket(c, c->tickets[ticket], (uint64_t)timeout_us * 1000);
 }
 
+int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us) {
+    int status = hora_wait(c, ticket, timeout_us);
+    if (status == OK) free_ticket(c, c->tickets[ticket]);
+    return status;
+}
+
 int hora_done(struct core *c, int64_t ticket) {
     struct ticket *t = c->tickets[ticket];
     settle(c, t);

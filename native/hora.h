@@ -33,6 +33,7 @@ API int64_t hora_submit(struct core *c, int64_t plan, char **in, char **out, con
 API int64_t hora_submit_one(struct core *c, int64_t plan, char *in, char *out);
 API int hora_done(struct core *c, int64_t ticket);
 API int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us);
+API int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us); /* wait, and release it if that went well */
 API int64_t hora_now(struct core *c, int64_t plan, char *in, char *out); /* 0, or ticket << 8 | status */
 API void hora_release(struct core *c, int64_t ticket);
 API void hora_unblock(struct core *c); /* this thread gave up waiting */

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.launch.jobs import processes_of, run_hora, start_hora, wait_until
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -37,7 +36,9 @@ def test_random_kills_of_workers() -> None:
         finally:
             job.kill()
             job.communicate()
-        words += [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank"' in line and "|" not in line]
+        words += [
+            json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank"' in line and "|" not in line
+        ]
         survivors = {w["rank"]: w for w in words if "raised" in w}
         context = f"trial {trial}, victim {victim}: {output}"
         assert set(survivors) == set(range(SIZE)) - {victim}, context

@@ -58,6 +58,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", ["gloo", "gloo,mpi"])
 def test_contenders_side_by_side(tmp_path: Path, peers: str) -> None:
     if "mpi" in peers and not (Path(sys.executable).with_name("mpirun").exists() or shutil.which("mpirun")):
@@ -75,6 +76,7 @@ def test_contenders_side_by_side(tmp_path: Path, peers: str) -> None:
     assert "1/2 4 B" in done.stderr  # progress goes to stderr, the table to stdout
 
 
+@pytest.mark.slow
 def test_gradients(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     done = bench("gradients", "--against", "none", "--rounds", "2", "--json", str(file))
@@ -83,6 +85,7 @@ def test_gradients(tmp_path: Path) -> None:
     assert row["bytes"] == 4 * 25_557_032 and set(row["cells"]) == {"hora", "hora_shared", "memcpy"}
 
 
+@pytest.mark.slow
 def test_launch(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     done = bench("launch", "--rounds", "1", "--json", str(file))

@@ -1,7 +1,7 @@
 """A crew of ranks in one process: each has its own place in one real segment and its own thread.
 
-The core cannot tell threads from processes, so this is the real thing at a hundredth of the price: what it does not show
-is death, which ``tests/chaos`` kills real processes for.
+The core cannot tell threads from processes, so this is the real thing at a hundredth of the price. What it does not
+show is death, which ``tests/chaos`` kills real processes for.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ class Rank:
         if key not in self._requests:
             self._requests[key] = Request(kind, name, segments, members or self.everyone, line="here:1", **more)
         default = arrays if kind in (Kind.ALLREDUCE, Kind.BROADCAST) else []
-        return self.backend.submit(self._requests[key], _buffers(arrays), _buffers(default if outputs is None else outputs))
+        return self.backend.submit(
+            self._requests[key], _buffers(arrays), _buffers(default if outputs is None else outputs)
+        )
 
-    def allreduce(self, array: np.ndarray[Any, Any], name: str, op: ReduceOp = ReduceOp.SUM, **more: Any) -> TableTicket:
+    def allreduce(
+        self, array: np.ndarray[Any, Any], name: str, op: ReduceOp = ReduceOp.SUM, **more: Any
+    ) -> TableTicket:
         return self.submit(Kind.ALLREDUCE, name, [array], op=op, **more)
 
     def barrier(self, name: str = "barrier", members: tuple[int, ...] | None = None) -> None:

@@ -7,12 +7,12 @@ import secrets
 from pathlib import Path
 
 import pytest
+from tests.engine.talk_crew import run_crew
 
 from hora.config.settings import Settings
 from hora.config.world import World
 from hora.engine.meet import meet, socket_path
 from hora.errors import EnvironmentUnfit, UsageError
-from tests.engine.talk_crew import run_crew
 
 
 @pytest.fixture

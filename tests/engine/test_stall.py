@@ -27,7 +27,13 @@ def world(waits: dict[int, list[Pending] | str | None], operations: list[Pending
     """Ranks wait for operations, for "join", or (None) are busy elsewhere."""
     ranks = []
     for rank, waited in waits.items():
-        keys = () if waited is None else (("join", ()),) if waited == "join" else tuple((p.name, p.members) for p in waited)  # type: ignore[union-attr]
+        keys = (
+            ()
+            if waited is None
+            else (("join", ()),)
+            if waited == "join"
+            else tuple((p.name, p.members) for p in waited)
+        )  # type: ignore[union-attr]
         ranks.append(RankState(rank, 1000 + rank, waited is not None, keys))
     return Snapshot(0, tuple(ranks), tuple(operations))
 

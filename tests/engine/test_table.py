@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.table_crew import Rank, run
 
 from hora.config.settings import Settings
 from hora.errors import DeadlockError, DuplicateNameError, HorovodInternalError, MismatchError, ShutDownError
 from hora.transport.base import Kind, ReduceOp
-from tests.engine.table_crew import Rank, run
 
 SIZES = [1, 7, 2048, 2049, 5000, 65536 * 2 + 3, 1_000_003]  # inline, one chunk, several
 
@@ -61,7 +61,7 @@ def test_memory_shared_with_the_peers_is_reduced_in_place(size: int) -> None:
 @given(st.integers(2, 4), st.integers(0, 1 << 30), st.sampled_from([0, 4096, 128 << 20]))
 @settings(max_examples=25, deadline=None)
 def test_any_order_gives_the_right_sums(size: int, seed: int, fusion_bytes: int) -> None:
-    """Every rank submits the same operations, of several kinds, types and sets, in its own order, and waits in another."""
+    """Every rank submits the same operations, of several types and sets, in its own order, and waits in another."""
     plan = random.Random(seed)
     sets = [tuple(range(size)), tuple(sorted(plan.sample(range(size), plan.randint(1, size)))), (plan.randrange(size),)]
     jobs = [(i, plan.choice(sets), plan.choice([1, 100, 3000, 70_001]), plan.choice(["float32", "float64", "int32"]))
@@ -88,7 +88,9 @@ def test_exchanges_move_the_right_rows(size: int, rows: int) -> None:
         mine = values(me.rank, (rows + me.rank) * 3).reshape(-1, 3)
         outcome = me.backend.wait(me.submit(Kind.ALLGATHER, "gather", [mine]))
         got = np.frombuffer(outcome.memory[0], "float32").reshape(-1, 3)
-        np.testing.assert_array_equal(got, np.concatenate([values(r, (rows + r) * 3).reshape(-1, 3) for r in range(size)]))
+        np.testing.assert_array_equal(
+            got, np.concatenate([values(r, (rows + r) * 3).reshape(-1, 3) for r in range(size)])
+        )
         assert outcome.received == (tuple((rows + r) * 12 for r in range(size)),)
 
         splits = {r: [(rows // size) * ((r + to) % 3) for to in range(size)] for r in range(size)}
@@ -150,7 +152,7 @@ FIELDS: list[dict[str, Any]] = [
 
 
 def test_a_thousand_random_mismatches_all_raise_on_all_ranks() -> None:
-    """Each time some ranks differ in one field; every rank gets the same text with every rank in it; nothing else breaks."""
+    """Each time some ranks differ in one field; all get the same text with every rank in it; nothing else breaks."""
     size, times = 3, 1000
 
     def body(me: Rank) -> list[str]:

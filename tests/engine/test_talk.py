@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engine.talk_crew import run_crew
 
 from hora.config.settings import Settings
 from hora.engine.hub import Hub
@@ -24,7 +25,6 @@ from hora.transport.base import Kind, ReduceOp
 from hora.transport.fake import Exchange, FakeMover
 from hora.wire.frame import SECRET_BYTES, Channel
 from hora.wire.messages import Hello, Welcome
-from tests.engine.talk_crew import run_crew
 
 Array = np.ndarray[Any, Any]
 
@@ -142,6 +142,37 @@ def test_a_death_ends_every_wait_within_a_second(world: World) -> None:
     with pytest.raises(PeerLostError):
         world.allreduce(0, "y", np.ones(2))
     assert isinstance(world.each(lambda rank: world.backends[rank].join(False))[0], PeerLostError)
+
+
+def test_the_last_words_of_the_dead_are_passed_on(world: World) -> None:
+    world.backends[2].say("ValueError: no such file")
+    world.lines[2].close()
+    with pytest.raises(PeerLostError, match="It said last:\nValueError: no such file"):
+        world.backends[0].wait(world.allreduce(0, "x", np.ones(2)))
+
+
+def test_events_tell_an_operations_life_in_order(world: World) -> None:
+    world.backends[0].trace(True)
+    world.each(lambda rank: world.backends[rank].wait(world.allreduce(rank, "x", np.ones(2))))
+    assert not world.backends[0].waiting()
+    failed = world.each(lambda rank: world.backends[rank].wait(world.allreduce(rank, "y", np.ones(2 + rank))))
+    assert all(isinstance(error, HorovodInternalError) for error in failed)
+    events = world.backends[0].events()
+    told = [(event.request.name, event.what.name, event.detail) for event in events]
+    assert told == [
+        ("allreduce.x", "SUBMITTED", 0),
+        ("allreduce.x", "ARRIVED", 0),
+        ("allreduce.x", "AGREED", 0),
+        ("allreduce.x", "BEGIN", 1),
+        ("allreduce.x", "END", 0),
+        ("allreduce.y", "SUBMITTED", 0),
+        ("allreduce.y", "END", 1),
+    ]
+    assert [event.time_ns for event in events] == sorted(event.time_ns for event in events)
+    assert world.backends[0].events() == []
+    world.backends[0].trace(False)
+    world.each(lambda rank: world.backends[rank].wait(world.allreduce(rank, "x", np.ones(2))))
+    assert world.backends[0].events() == []
 
 
 def test_a_mover_that_fails_ends_the_generation_on_all_ranks() -> None:

@@ -131,6 +131,30 @@ def test_the_guardian_shrugs_off_signals(start: Start) -> None:
     finish(launcher)
 
 
+def test_a_fork_of_the_launcher_does_not_hide_its_death() -> None:
+    """``hora.run`` in a program that forks: the fork holds the guardian's pipe open."""
+    program = f"""
+import os, signal, sys, time, hora
+def fork(*_):
+    if os.fork() == 0:
+        print("FORK", os.getpid(), flush=True)
+        time.sleep(30)
+        os._exit(0)
+signal.signal(signal.SIGALRM, fork)
+signal.setitimer(signal.ITIMER_REAL, 1.0)
+hora.run(exec, ({FAMILY!r}, {{}}), np=1)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as user:
+        assert user.stdout is not None
+        said = dict(user.stdout.readline().split()[-2:] for _ in range(2))
+        user.kill()
+        wait_until(lambda: gone(said["JOB"]), 5, "the end of every process of the job")
+        assert _state(int(said["FORK"])) == "S", "the fork outlived it, and held the pipe"
+        os.kill(int(said["FORK"]), signal.SIGKILL)
+
+
 def test_a_job_inside_a_job_goes_with_it(start: Start) -> None:
     inner = hora("run", "-np", "1", *python(FAMILY))
     launcher = start("run", "-np", "1", *inner)
@@ -250,6 +274,16 @@ def test_an_ignored_signal_stays_ignored() -> None:
     launcher.send_signal(signal.SIGHUP)
     assert "done" in finish(launcher)
     assert launcher.returncode == 0
+
+
+def test_exit_codes_are_seen_though_the_launcher_was_started_with_sigchld_ignored() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" CHLD; exec "$@"', "sh", *hora("run", "-np", "1", "sh", "-c", "exit 5")],
+        env=clean_environment(),
+        capture_output=True,
+        timeout=20,
+    )
+    assert done.returncode == 5
 
 
 # ---- pipes ----

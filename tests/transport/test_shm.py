@@ -22,7 +22,12 @@ FLOATS = [DType.FLOAT32, DType.FLOAT64]
 
 
 def reduce(
-    arrays: list[np.ndarray[Any, Any]], dtype: DType, op: ReduceOp, pre: float = 1.0, post: float = 1.0, divisor: int = 1
+    arrays: list[np.ndarray[Any, Any]],
+    dtype: DType,
+    op: ReduceOp,
+    pre: float = 1.0,
+    post: float = 1.0,
+    divisor: int = 1,
 ) -> np.ndarray[Any, Any]:
     out = np.empty_like(arrays[0])
     pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))

@@ -92,10 +92,10 @@ class Backend(Protocol):
         Raises DuplicateNameError, or ShutDownError / PeerLostError if this generation is over.
         """
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: Any) -> bool:
         """True once ``wait`` would not block."""
 
-    def wait(self, ticket: Ticket) -> Outcome:
+    def wait(self, ticket: Any) -> Outcome:
         """Block until the operation finished, or raise its failure. Stays interruptible by Ctrl-C."""
 
     def join(self, average_active: bool) -> int:
@@ -105,7 +105,7 @@ class Backend(Protocol):
         """For stall and deadlock reports."""
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
-        """Make every rank's wait for this operation raise; ``kind`` is "deadlock" or "stall". The first verdict wins."""
+        """Make every wait for this operation raise; ``kind`` is "deadlock" or "stall". The first verdict wins."""
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
         """The Python stack of another rank's threads, or why it could not be had."""

@@ -45,7 +45,7 @@ def carry_out(work: Work, mover: Mover, rank: int) -> list[Outcome]:
                 mover.broadcast(buffer, output, root=request.root, members=members)
         case Kind.REDUCESCATTER:
             for buffer, output in zip(first.inputs, first.outputs, strict=True):
-                row = buffer.count // buffer.shape[0] if buffer.shape[0] else 0
+                row = buffer.elements // buffer.shape[0] if buffer.shape[0] else 0
                 mover.reducescatter(
                     buffer,
                     output,

@@ -29,6 +29,7 @@ from hora.wire.messages import (
     Farewell,
     Join,
     JoinDone,
+    LastWords,
     Left,
     Message,
     Op,
@@ -77,6 +78,7 @@ class Circle:
         self.dead: Died | None = None
         self._agreement = Agreement(len(peers), cache_capacity=settings.cache_capacity, strict=settings.strict)
         self._decisions: list[Decision] = []
+        self._words: dict[int, str] = {}
         self._store: dict[str, bytes] = {}
         self._store_waits: dict[str, list[tuple[int, int]]] = {}
         self._stack_asks: dict[int, tuple[int, int]] = {}  # our number -> (asker, its number)
@@ -110,6 +112,8 @@ class Circle:
                 question.replies[rank] = message
                 question.waiting.discard(rank)
                 self._answer(question_id, now)
+            case LastWords(text=text):
+                self._words[rank] = text
             case Broken(status=status):
                 self._end(rank, status, self.present - {rank})
             case Bye():
@@ -129,7 +133,7 @@ class Circle:
 
     def _end(self, rank: int, status: str, audience: Iterable[int]) -> None:
         if self.dead is None:
-            self.dead = Died(self.generation, rank, status)
+            self.dead = Died(self.generation, rank, status, self._words.get(rank, ""))
             self._decisions.clear()
             self._tell(audience, self.dead)
 

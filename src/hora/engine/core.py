@@ -1,22 +1,25 @@
-"""The engine: what front-ends call. It names operations, finds the user's source line and checks what one rank can check
-alone; agreement and movement are the backend's.
+"""The engine: what front-ends call.
+
+It names operations, finds the user's source line and checks what one rank can check alone; agreement and movement are
+the backend's.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine.backend import Backend, Outcome, Ticket
+from hora.engine.backend import Backend, Ticket
 from hora.engine.process_set import ProcessSet, ProcessSets
 from hora.engine.request import Request, Segment
 from hora.errors import NotMemberError, UsageError
 from hora.transport.base import Buffer, Kind, ReduceOp
+from hora.wire.messages import Peer
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,13 +34,16 @@ _PREFIX = {kind: kind.name.lower() for kind in Kind}
 class Engine:
     """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation."""
 
-    def __init__(self, rank: int, size: int, world: World, settings: Settings, backend: Backend) -> None:
-        self.rank, self.size, self.world, self.settings, self.backend = rank, size, world, settings, backend
-        self.everyone = tuple(range(size))
+    def __init__(
+        self, world: World, settings: Settings, rank: int, transport: str, peers: Sequence[Peer], backend: Backend
+    ) -> None:
+        self.world, self.settings, self.rank, self.transport, self.backend = world, settings, rank, transport, backend
+        self.peers, self.size = tuple(peers), len(peers)
+        self.everyone = tuple(range(self.size))
         self.process_sets = ProcessSets(self)
         self._unnamed: dict[tuple[str, tuple[int, ...]], int] = {}
         self._requests: dict[tuple[object, ...], Request] = {}
-        self.repeated: dict[object, Callable[[int, int], None]] = {}  # for front-ends: what they do again and again
+        self.repeated: dict[object, Any] = {}  # for front-ends: what they do again and again
         self.done = backend.done
         self.wait = backend.wait
 
@@ -120,8 +126,8 @@ class Engine:
             )
         if op is ReduceOp.ADASUM and len(members) & (len(members) - 1):
             raise UsageError(
-                f"Adasum combines ranks in pairs and needs 1, 2, 4, 8, … of them; this set has {len(members)} ({line}). "
-                "Use another number of workers, or op=Average."
+                f"Adasum combines ranks in pairs and needs 1, 2, 4, 8, … of them; this set has {len(members)} "
+                f"({line}). Use another number of workers, or op=Average."
             )
 
     def barrier(self, process_set: ProcessSet | None = None) -> None:

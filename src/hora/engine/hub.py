@@ -37,6 +37,7 @@ _HANDSHAKE_S = 10.0
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
 _TICK_S = 0.05
+_IDLE_S = 1.0
 
 
 class _Segment(Protocol):
@@ -87,6 +88,8 @@ class Hub:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
         self._stopping = False
+        self._idle = threading.Event()
+        self._idle.set()
         self._thread = threading.Thread(target=self._run, name="hora-hub", daemon=True)
         self._thread.start()
 
@@ -115,6 +118,10 @@ class Hub:
         """The launcher saw this worker's process end, like "exit code 1" or "signal 9 (SIGKILL)"."""
         self._post(lambda: self._exited(rank, status))
 
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until every generation that has begun is over: all its workers have left or died."""
+        return self._idle.wait(timeout_s)
+
     def close(self) -> None:
         """Hang up on everybody and stop. Safe to call twice."""
         self._stopping = True
@@ -136,7 +143,7 @@ class Hub:
         next_tick = 0.0
         try:
             while not self._stopping:
-                for key, events in self._selector.select(_TICK_S if self._timed() else None):
+                for key, events in self._selector.select(_TICK_S if self._timed() else _IDLE_S):
                     key.data(events)
                 while not self._posted.empty():
                     self._posted.get()()
@@ -151,11 +158,9 @@ class Hub:
             self._shut()
 
     def _timed(self) -> bool:
-        """Whether anything is under way that time alone can end, or a guest owes the rest of a frame."""
-        return bool(self._strangers or self._fading or self._rendezvous.waiting) or any(
-            circle.outbox or circle.timed or any(g.endpoint.partial_since is not None for g in guests.values())
-            for circle, guests in self._circles.items()
-        )
+        """Whether anything is under way that time may end soon."""
+        soon = any(circle.outbox or circle.timed for circle in self._circles)
+        return soon or bool(self._strangers or self._fading or self._rendezvous.waiting)
 
     def _woken(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -191,6 +196,8 @@ class Hub:
                 del self._circles[circle]
                 if (segment := self._segments.pop(circle, None)) is not None:
                     segment.close()
+                if not self._circles:
+                    self._idle.set()
 
     # ---- connections ----
 
@@ -383,6 +390,7 @@ class Hub:
             return
         circle = Circle(generation, peers, settings)
         self._circles[circle] = guests
+        self._idle.clear()
         if segment is not None:
             self._segments[circle] = segment
         for rank, guest in guests.items():
@@ -392,6 +400,7 @@ class Hub:
             self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
 
     def _shut(self) -> None:
+        self._idle.set()
         self._stop_listening()
         for guest in {*self._guests.values(), *self._strangers, *self._fading.values()}:
             if guest.lost_at is None:

@@ -85,12 +85,17 @@ def meet(world: World, settings: Settings, members: tuple[int, ...], generation:
     )
 
 
-def disconnect() -> None:
-    """Hang up on every hub and stop those this process runs; for the end of the process. Safe to call twice."""
+def disconnect(linger_s: float = 10.0) -> None:
+    """Hang up on every hub and stop those this process runs; for the end of the process. Safe to call twice.
+
+    A process that runs a hub lingers until the others have shut down too, for without it they would count as dead.
+    """
     with _lock:
         lines, hubs = list(_lines.values()), list(_hubs.values())
         _lines.clear()
         _hubs.clear()
+    for hub in hubs:
+        hub.drain(linger_s)
     for line in lines:
         line.close()
     for hub in hubs:

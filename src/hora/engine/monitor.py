@@ -1,7 +1,7 @@
 """The monitor: one quiet thread that watches while the others work.
 
-It looks four times a second: for deadlocks and stalls while something of this rank is in flight, and for timeline events
-to write. It never touches data, so what it watches cannot make it hang.
+It looks four times a second: for deadlocks and stalls while something of this rank is in flight, and for timeline
+events to write. It never touches data, so what it watches cannot make it hang.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Work(NamedTuple):
     received: tuple[tuple[int, ...], ...]
 
 
-def peer_lost(peer: Peer, status: str) -> Ender:
+def peer_lost(peer: Peer, status: str, words: str = "") -> Ender:
     """
     >>> print(peer_lost(Peer(1, 1, 4242, "node7"), "signal 9 (SIGKILL)")("allreduce.x"))
     rank 1 (host node7, pid 4242) was lost: signal 9 (SIGKILL). 'allreduce.x' was waiting for it.
@@ -86,7 +86,8 @@ def peer_lost(peer: Peer, status: str) -> Ender:
     """
     return lambda name: PeerLostError(
         f"{peer} was lost: {status}. '{name}' was waiting for it.\n"
-        f"No operation can finish without it. Look at the output of rank {peer.rank} for the reason.",
+        f"No operation can finish without it. "
+        + (f"It said last:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."),
         rank=peer.rank,
         host=peer.host,
         pid=peer.pid,
@@ -108,10 +109,13 @@ _ERRORS: dict[str, type[HorovodInternalError]] = {
 
 
 class Negotiator:
-    """The operations of one rank in one generation."""
+    """The operations of one rank in one generation. ``on_done`` hears of each as it ends, well or not."""
 
-    def __init__(self, generation: int, rank: int, peers: Sequence[Peer]) -> None:
+    def __init__(
+        self, generation: int, rank: int, peers: Sequence[Peer], on_done: Callable[[TalkTicket], None] | None = None
+    ) -> None:
         self.generation, self.rank, self.peers = generation, rank, tuple(peers)
+        self._on_done = on_done
         self.work: deque[Work] = deque()  # ready, in the order all ranks keep
         self.left = False  # the hub has taken leave of this rank: no more work will come
         self.joined: JoinDone | None = None  # how the last join ended
@@ -187,8 +191,8 @@ class Negotiator:
                         self._unsent.append(ticket)
             case JoinDone():
                 self.joined = message
-            case Died(rank=rank, status=status):
-                self.end(peer_lost(self.peers[rank], status))
+            case Died(rank=rank, status=status, words=words):
+                self.end(peer_lost(self.peers[rank], status, words))
             case Refused(text=text):
                 self.end(lambda name: ShutDownError(f"'{name}' cannot be done: {text}"))
             case Farewell():
@@ -205,7 +209,7 @@ class Negotiator:
             self.work.popleft()
         for ticket, outcome in zip(work.tickets, outcomes, strict=True):
             if not ticket.done:
-                self._drop(ticket).outcome = outcome
+                self._settle(ticket, outcome)
 
     def end(self, end: Ender, *, sparing_work: bool = False) -> None:
         """Everything in flight, and everything submitted later, fails. The first end counts.
@@ -220,7 +224,7 @@ class Negotiator:
             self.work.clear()
         for ticket in list(self._tickets.values()):
             if id(ticket) not in agreed:
-                self._drop(ticket).error = end(ticket.request.name)
+                self._settle(ticket, end(ticket.request.name))
         self._unsent.clear()
 
     def why_ended(self, name: str) -> HorovodInternalError | None:
@@ -254,9 +258,14 @@ class Negotiator:
             return
         ticket = self._tickets.get((notice.name, notice.members))
         if ticket is not None:
-            self._drop(ticket).error = _ERRORS.get(notice.kind, HorovodInternalError)(notice.text)
+            self._settle(ticket, _ERRORS.get(notice.kind, HorovodInternalError)(notice.text))
 
-    def _drop(self, ticket: TalkTicket) -> TalkTicket:
+    def _settle(self, ticket: TalkTicket, result: Outcome | HorovodInternalError) -> None:
         del self._tickets[ticket.request.name, ticket.request.members]
-        ticket.done = True
-        return ticket
+        if isinstance(result, Outcome):
+            ticket.outcome = result
+        else:
+            ticket.error = result
+        ticket.done = True  # last: it is looked at without a lock
+        if self._on_done is not None:
+            self._on_done(ticket)

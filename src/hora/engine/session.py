@@ -24,7 +24,7 @@ from hora.config.settings import Settings
 from hora.config.world import World, detect
 from hora.engine.backend import Backend
 from hora.engine.core import Engine
-from hora.engine.meet import Meeting, disconnect, meet
+from hora.engine.meet import disconnect, meet
 from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet
 from hora.engine.timeline import Timeline
@@ -87,8 +87,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
         _generation += 1
-        rank_, peers, backend = _start(world, settings, members)
-        started = Engine(rank_, len(peers), _within(world, rank_, peers), settings, backend)
+        started = _start(world, settings, members)
         try:
             if process_sets is not None and not isinstance(process_sets, str):
                 for process_set in process_sets:
@@ -99,7 +98,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         except BaseException:
             started.close()
             raise
-        _monitor = Monitor(started.rank, started.size, backend, settings)
+        _monitor = Monitor(started.rank, started.size, started.backend, started.settings)
         current = started
         if settings.timeline not in ("", "DYNAMIC"):
             start_timeline(settings.timeline, settings.timeline_mark_cycles)
@@ -229,15 +228,14 @@ def rocm_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begin to record what happens to each tensor: rank 0 writes this file, the others ``name.rank1.json`` and so on."""
-    settings = engine().settings
+    """Record from now on what happens to each tensor: rank 0 writes this file, the others ``name.rank1.json`` etc."""
+    running = engine()
     assert _monitor is not None
-    activity = type(engine().backend).__name__.removesuffix("Backend").upper().replace("TABLE", "SHM").replace("TALK", "GLOO")
-    _monitor.record(
-        Timeline(
-            os.fspath(file_path), rank(), activity=activity, mark_cycles=mark_cycles, max_bytes=settings.timeline_max_bytes
-        )
-    )
+    timeline = Timeline(
+        os.fspath(file_path), running.rank, activity=running.transport.upper(), mark_cycles=mark_cycles,
+        max_bytes=running.settings.timeline_max_bytes,
+    )  # fmt: skip
+    _monitor.record(timeline)
 
 
 def stop_timeline() -> None:
@@ -262,47 +260,38 @@ def _members(comm: Any, world: World) -> tuple[int, ...]:
     return members or tuple(range(world.size))
 
 
-def _start(world: World, settings: Settings, members: tuple[int, ...]) -> tuple[int, tuple[Peer, ...], Backend]:
+def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine:
+    """Meet the others and start the backend that serves where they are."""
     from hora.engine.table import TableBackend
 
     if len(members) == 1 and shm.available() and settings.transport != "gloo":
         if members != (world.rank,):
-            raise UsageError(f"rank {world.rank} cannot be part of a world of ranks {list(members)}, in which it is not.")
-        peers = (Peer(0, world.rank, os.getpid(), world.host),)
+            raise UsageError(f"rank {world.rank} is not in comm={list(members)}, the world it wants to be part of.")
+        alone = (Peer(0, world.rank, os.getpid(), world.host),)
         segment = shm.create_segment(1, _generation, settings)
         try:
-            return 0, peers, TableBackend(segment.fd, 0, peers, settings, _generation)
+            return Engine(world, settings, 0, "shm", alone, TableBackend(segment.fd, 0, alone, settings, _generation))
         finally:
             segment.close()
     meeting = meet(world, settings, members, _generation)
+    rank_, size_, peers = meeting.rank, meeting.size, meeting.peers
+    if size_ < world.size:  # a part of the launched world, which is a world of its own
+        world = msgspec.structs.replace(
+            world, rank=rank_, size=size_, local_rank=rank_, local_size=size_, cross_rank=0, cross_size=1
+        )
+    backend: Backend
     if meeting.transport == "shm":
         try:
-            table = TableBackend(
-                meeting.segment_fd, meeting.rank, meeting.peers, meeting.settings, _generation, meeting.channel
-            )
+            backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
             os.close(meeting.segment_fd)
-        return meeting.rank, meeting.peers, table
-    return meeting.rank, meeting.peers, _start_talking(meeting, settings)
+    else:
+        from hora.engine import talk
 
-
-def _start_talking(meeting: Meeting, settings: Settings) -> Backend:
-    from hora.engine.talk import TalkBackend
-    from hora.transport.gloo import GlooMover
-
-    if meeting.rank == 0 and settings.transport == "auto" and (reason := shm.why_not()):
-        _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
-    return TalkBackend(meeting, GlooMover(meeting))
-
-
-def _within(world: World, rank_: int, peers: tuple[Peer, ...]) -> World:
-    """The world as the members of this generation see it."""
-    if len(peers) == world.size:
-        return world
-    size_ = len(peers)
-    return msgspec.structs.replace(
-        world, rank=rank_, size=size_, local_rank=rank_, local_size=size_, cross_rank=0, cross_size=1, homogeneous=True
-    )
+        if rank_ == 0 and settings.transport == "auto" and (reason := shm.why_not()):
+            _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
+        backend = talk.start(meeting)
+    return Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
 
 
 # ---- the process around it ----

@@ -1,8 +1,8 @@
 """Stalls and deadlocks: who waits for whom, and for how long. Pure; snapshots and time are passed in.
 
-A *deadlock* is certain: ranks whose every submitting thread waits inside Hora for operations that only each other could
-complete. It is reported within two seconds. A *stall* is only suspicious: a rank has not submitted what others wait for,
-and may rightly be saving a checkpoint. It is warned about, and fails after a bound.
+A *deadlock* is certain: ranks whose every submitting thread waits inside Hora for operations that only each other
+could complete. It is reported within two seconds. A *stall* is only suspicious: a rank has not submitted what others
+wait for, and may rightly be saving a checkpoint. It is warned about, and fails after a bound.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ def find_deadlock(snapshot: Snapshot) -> tuple[Pending, ...]:
         pending = by_key.get(key)
         return pending is not None and bool((set(pending.missing) - joined) & stuck.keys())
 
-    while free := [rank for rank, state in stuck.items() if not _all_hopeless(state, hopeless)]:
+    def may_go_on(state: RankState) -> bool:
+        return not state.waiting_on or not all(hopeless(key) for key in state.waiting_on)
+
+    while free := [rank for rank, state in stuck.items() if may_go_on(state)]:
         for rank in free:
             del stuck[rank]
     waited = {key for state in stuck.values() for key in state.waiting_on}
     return tuple(p for key, p in by_key.items() if key in waited and hopeless(key))
-
-
-def _all_hopeless(state: RankState, hopeless: object) -> bool:
-    return bool(state.waiting_on) and all(hopeless(key) for key in state.waiting_on)  # type: ignore[operator]
 
 
 class StallWatch:
@@ -119,12 +118,9 @@ def _operations(pending: Iterable[Pending], most: int = 6) -> list[str]:
     pending = list(pending)
     lines = []
     for p in pending[:most]:
-        where = sorted({request.line for request in p.requests.values()})
-        on = "" if len(p.members) == len(p.requests) + len(p.missing) and p.members == tuple(range(len(p.members))) else (
-            f" on {compact_ranks(p.members)}"
-        )
+        where = "; ".join(sorted({request.line for request in p.requests.values()}))
         lines.append(
-            f"  '{p.name}'{on}: submitted by {compact_ranks(p.requests)} ({'; '.join(where)}), "
+            f"  '{p.name}' of {compact_ranks(p.members)}: submitted by {compact_ranks(p.requests)} ({where}), "
             f"missing {compact_ranks(p.missing)}"
         )
     if len(pending) > most:
@@ -148,6 +144,7 @@ def _stall_text(p: Pending) -> str:
         [
             f"{compact_ranks(p.missing)} did not submit '{p.name}' within {p.age_s:.0f} s:",
             *_operations([p]),
-            "Nothing was computed and only this operation failed. If that rank needs longer, raise HORA_STALL_FAIL_SECONDS.",
+            "Nothing was computed and only this operation failed.",
+            "If that rank needs longer, raise HORA_STALL_FAIL_SECONDS.",
         ]
     )

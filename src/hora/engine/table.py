@@ -10,21 +10,20 @@ import contextlib
 import ctypes
 import hashlib
 import logging
-import os
 import struct
 import time
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from hora.config.settings import Settings
-from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
+from hora.engine.backend import Event, Outcome, Pending, Snapshot, What
 from hora.engine.explain import explain_mismatch, explain_unfit, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
+from hora.engine.tableview import DESCRIPTION_BYTES, Place, describe, parse_snapshot, process_state
 from hora.errors import (
     DeadlockError,
     DuplicateNameError,
@@ -46,8 +45,8 @@ _log = logging.getLogger("hora")
 # native/core.h: enum status, enum failure_code
 _OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS = range(8)
 _MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
-_DESCRIPTION_BYTES, _TEXT_BYTES, _STATUS_BYTES = 3072, 16 << 10, 256
-_IN_JOIN = 0xFFFFFFFF
+_TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
+_NOTHING = Outcome()
 _SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
 
 
@@ -75,6 +74,13 @@ class Immediate:
         if code:
             self._backend._go_on(self._request, code)
 
+    def start(self, source: int, target: int, owner: object) -> TableTicket:
+        """The same without waiting; ``owner`` keeps the memory alive meanwhile."""
+        number = self._backend._lib.submit_one(self._core, self._plan, source, target)
+        if number < 0:
+            self._backend._raise(-number, self._request, None)
+        return TableTicket(self._request, number, owner)
+
     def __del__(self) -> None:
         self._backend._drop_plan(self._plan)
 
@@ -83,9 +89,16 @@ class TableBackend:
     """See ``engine.backend.Backend``. ``line`` leads to the hub; a worker that is alone has none."""
 
     def __init__(
-        self, fd: int, rank: int, peers: Sequence[Peer], settings: Settings, generation: int = 1, line: Line | None = None
+        self,
+        fd: int,
+        rank: int,
+        peers: Sequence[Peer],
+        settings: Settings,
+        generation: int = 1,
+        line: Line | None = None,
     ) -> None:
-        self.rank, self.peers, self._settings, self._generation, self._line = rank, tuple(peers), settings, generation, line
+        self.rank, self.peers, self._settings = rank, tuple(peers), settings
+        self._generation, self._line = generation, line
         self._lib = lib = shm.load()
         pids = [peer.pid for peer in peers]
         self._core = lib.open(
@@ -110,9 +123,9 @@ class TableBackend:
             meta, count = (ctypes.c_int64 * len(inputs))(*(b.nbytes for b in inputs)), len(inputs)
         elif request.kind is Kind.ALLTOALL:
             assert request.splits is not None
-            rows = inputs[0].shape[0]
-            row_bytes = inputs[0].nbytes // rows if rows else 0
-            meta, count = (ctypes.c_int64 * len(request.splits))(*(s * row_bytes for s in request.splits)), len(request.splits)
+            row_bytes = inputs[0].nbytes // max(1, inputs[0].shape[0])
+            count = len(request.splits)
+            meta = (ctypes.c_int64 * count)(*(rows * row_bytes for rows in request.splits))
         n = len(inputs)
         from_ = (ctypes.c_void_p * n)(*(b.address for b in inputs))
         to = (ctypes.c_void_p * n)(*(b.address for b in outputs)) if outputs else None
@@ -126,14 +139,18 @@ class TableBackend:
 
     def wait(self, ticket: TableTicket) -> Outcome:
         lib, core, number = self._lib, self._core, ticket.number
+        gathers = ticket.request.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
+        wait = lib.wait if gathers else lib.finish
         try:
-            while (status := lib.wait(core, number, _SLICE_US)) == _PENDING:
+            while (status := wait(core, number, _SLICE_US)) == _PENDING:
                 pass
         except BaseException:  # Ctrl-C: the operation goes on without us
             lib.unblock(core)
             self._abandoned.append(ticket)
             lib.release(core, number)
             raise
+        if status == _OK and not gathers:
+            return _NOTHING
         return self.conclude(ticket, status)
 
     def _go_on(self, request: Request, code: int) -> None:
@@ -159,7 +176,7 @@ class TableBackend:
                 self._raise(status, request, number)
             if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
                 return self._take(number, request)
-            return Outcome()
+            return _NOTHING
         finally:
             lib.release(core, number)
 
@@ -180,8 +197,9 @@ class TableBackend:
     def join(self, average_active: bool) -> int:
         last = ctypes.c_int()
         try:
-            while (status := self._lib.join(self._core, int(average_active), _SLICE_US, ctypes.byref(last))) == _PENDING:
-                pass
+            status = _PENDING
+            while status == _PENDING:
+                status = self._lib.join(self._core, int(average_active), _SLICE_US, ctypes.byref(last))
         except BaseException:
             self._lib.unblock(self._core)
             raise
@@ -206,16 +224,14 @@ class TableBackend:
         return number
 
     def _make_plan(self, request: Request) -> int:
-        identity = hashlib.blake2b(
-            msgspec.msgpack.encode((request.name, request.members)), digest_size=16
-        ).digest()
+        identity = hashlib.blake2b(msgspec.msgpack.encode((request.name, request.members)), digest_size=16).digest()
         key0, key1 = struct.unpack("<QQ", identity)
         line = int.from_bytes(hashlib.blake2b(request.line.encode(), digest_size=8).digest(), "little")
         fingerprint = request.fingerprint()
         if self._settings.strict and not request.named:
             fingerprint ^= line
         numbers = [n for s in request.segments for n in (int(s.dtype), s.count, _row(s))]
-        description = _describe(request)
+        description = describe(request)
         number = self._lib.plan(
             self._core, key0, key1, self._set(request.members), request.kind, request.op, request.root,
             request.prescale, request.postscale, fingerprint, line, int(not request.named), len(request.segments),
@@ -280,7 +296,8 @@ class TableBackend:
         if code == _GONE:
             raise ShutDownError(
                 f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
-                f"Every rank must submit the same operations; look at what that rank did last.{self._last_words(int(text))}"
+                "Every rank must submit the same operations; look at what that rank did last."
+                + self._last_words(int(text))
             )
         raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
 
@@ -310,7 +327,7 @@ class TableBackend:
     def _said(self, failure: int) -> dict[int, Request]:
         requests = {}
         for rank in range(len(self.peers)):
-            buffer = ctypes.create_string_buffer(_DESCRIPTION_BYTES + 1)
+            buffer = ctypes.create_string_buffer(DESCRIPTION_BYTES + 1)
             length = self._lib.failure_said(self._core, failure, rank, buffer, len(buffer))
             if length:
                 requests[rank] = Request.decode(buffer.raw[:length])
@@ -329,11 +346,11 @@ class TableBackend:
     def snapshot(self) -> Snapshot:
         return self._snapshot()[0]
 
-    def _snapshot(self) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], tuple[int, int]]]:
+    def _snapshot(self) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], Place]]:
         room = 1 << 16
         while (length := self._lib.snapshot(self._core, buffer := ctypes.create_string_buffer(room), room)) < 0:
             room = 2 * -length
-        return _parse_snapshot(buffer.raw[:length])
+        return parse_snapshot(buffer.raw[:length])
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
         entries = self._snapshot()[1]
@@ -343,7 +360,7 @@ class TableBackend:
             self._lib.fail(self._core, *found, code, text.encode()[: _TEXT_BYTES - 1])
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
-        state = _process_state(self.peers[rank].pid)
+        state = process_state(self.peers[rank].pid)
         if state == "stopped":
             return f"(rank {rank} is stopped by a signal; continue it with kill -CONT {self.peers[rank].pid})"
         assert self._line is not None, "a worker that is alone waits for nobody"
@@ -402,20 +419,6 @@ def _adopt(free: Any, address: int, nbytes: int) -> Any:
     return array
 
 
-def _describe(request: Request) -> bytes:
-    """The request as the table keeps it: cut where it would not fit, for it is only for reading."""
-    encoded = request.encode()
-    if len(encoded) <= _DESCRIPTION_BYTES:
-        return encoded
-    name = request.name if len(request.name) <= 400 else request.name[:400] + "…"
-    segments = request.segments[:32] + (Segment(request.segments[0].dtype, (len(request.segments),)),)
-    splits = request.splits[:64] if request.splits else None
-    short = msgspec.structs.replace(request, name=name, line=request.line[-200:], segments=segments, splits=splits)
-    while len(encoded := short.encode()) > _DESCRIPTION_BYTES:
-        short = msgspec.structs.replace(short, members=short.members[: len(short.members) // 2], segments=short.segments[:8])
-    return encoded
-
-
 def _row(segment: Segment) -> int:
     """Elements in one step of dimension 0."""
     return segment.count // segment.shape[0] if segment.shape and segment.shape[0] else 1
@@ -423,55 +426,3 @@ def _row(segment: Segment) -> int:
 
 def _line(request: Request | None) -> str:
     return request.line if request else "?"
-
-
-def _process_state(pid: int) -> str:
-    """What the kernel says of a process: "stopped", "gone" or "running"."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "gone"
-    return "stopped" if stat.rpartition(")")[2].split()[0] in "Tt" else "running"
-
-
-def _parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], tuple[int, int]]]:
-    """Read what hora_snapshot wrote (its format is described there)."""
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        at += 8
-        return int(struct.unpack_from("<q", data, at - 8)[0])
-
-    if not data:
-        return Snapshot(0, (), ()), {}
-    progress = number()
-    raw_ranks = []
-    for rank in range(number()):
-        state, pid = number(), number()
-        threads = [number() for _ in range(number())]
-        waits = [(number(), number(), number()) for _ in range(number())]
-        raw_ranks.append((rank, state, pid, threads, waits))
-    pending, entries = [], {}
-    for _ in range(number()):
-        entry, stamp, age_ns, _kind = number(), number(), number(), number()
-        members = tuple(number() for _ in range(number()))
-        requests = {}
-        for _ in range(number()):
-            rank, length = number(), number()
-            requests[rank] = Request.decode(data[at : at + length])
-            at += length
-        name = next(iter(requests.values())).name
-        missing = tuple(r for r in members if r not in requests)
-        pending.append(Pending(name, members, requests, age_ns / 1e9, missing))
-        entries[name, members] = (entry, stamp)
-    by_entry = {where: key for key, where in entries.items()}
-    ranks = []
-    for rank, _state, pid, threads, waits in raw_ranks:
-        blocked_threads = {thread for thread, _, _ in waits}
-        alive = {thread for thread in threads if os.path.exists(f"/proc/{pid}/task/{thread}")}
-        waiting_on = tuple(
-            by_entry.get((entry, stamp), ("join" if entry == _IN_JOIN else "", ())) for _, entry, stamp in waits
-        )
-        ranks.append(RankState(rank, pid, bool(alive) and alive <= blocked_threads, waiting_on))
-    return Snapshot(progress, tuple(ranks), tuple(pending)), entries

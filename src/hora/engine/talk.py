@@ -14,8 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from hora.engine.backend import Outcome, Pending, RankState, Snapshot, Ticket
+from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
 from hora.engine.carry import carry_out
 from hora.engine.line import python_stacks
 from hora.engine.meet import Meeting
@@ -24,7 +25,7 @@ from hora.engine.request import Request
 from hora.errors import HorovodInternalError, PeerLostError, ShutDownError
 from hora.transport.base import Buffer, Mover
 from hora.wire.frame import WireError
-from hora.wire.messages import AnyMessage, Broken, Bye, StateAsk, StateReply, Verdict
+from hora.wire.messages import AnyMessage, Broken, Bye, LastWords, StateAsk, StateReply, Verdict
 
 __all__ = ["TalkBackend", "start"]
 
@@ -34,6 +35,7 @@ _SLICE_S = 0.5  # waits are sliced so that Ctrl-C gets through
 _BLAME_S = 1.0  # when moving data fails, how long the hub gets to say who died
 _LEAVE_S = 10.0
 _SNAPSHOT_S = 3.0
+_WORDS_CHARACTERS = 8192
 
 
 def start(meeting: Meeting) -> TalkBackend:
@@ -66,11 +68,12 @@ class TalkBackend:
         self._meeting, self._line, self._mover = meeting, meeting.channel, mover
         self._generation, self._rank = meeting.generation, meeting.rank
         self._cycle_s = meeting.settings.cycle_time_ms / 1000
-        self._negotiator = Negotiator(meeting.generation, meeting.rank, meeting.peers)
+        self._negotiator = Negotiator(meeting.generation, meeting.rank, meeting.peers, self._ended)
         self._moved = threading.Condition()  # guards the negotiator and everything below
         self._announcing = threading.Lock()  # keeps messages in the order in which they were made
         self._submitters: set[int] = set()
         self._waiters: dict[int, tuple[str, tuple[int, ...]]] = {}  # by thread
+        self._events: list[Event] | None = None  # None while nobody wants them
         self._closing = False
         self._threads = [
             threading.Thread(target=self._announce_loop, name="hora-announcer", daemon=True),
@@ -87,16 +90,15 @@ class TalkBackend:
             self._submitters.add(threading.get_ident())
             first = not self._negotiator.unsent
             ticket = self._negotiator.submit(request, inputs, outputs)
+            self._note(What.SUBMITTED, ticket)
             if first:
                 self._moved.notify_all()
         return ticket
 
-    def done(self, ticket: Ticket) -> bool:
-        assert isinstance(ticket, TalkTicket)
+    def done(self, ticket: TalkTicket) -> bool:
         return ticket.done
 
-    def wait(self, ticket: Ticket) -> Outcome:
-        assert isinstance(ticket, TalkTicket)
+    def wait(self, ticket: TalkTicket) -> Outcome:
         if not ticket.done:
             self._announce()
             with self._moved, self._waiting(ticket.request.name, ticket.request.members):
@@ -144,6 +146,24 @@ class TalkBackend:
         if rank == self._rank:
             return python_stacks()
         return self._line.python_stack(self._generation, rank, timeout_s)
+
+    def waiting(self) -> bool:
+        return self._negotiator.busy
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(WireError):
+            self._line.send(LastWords(self._generation, text[-_WORDS_CHARACTERS:]))
+
+    def trace(self, on: bool) -> None:
+        with self._moved:
+            self._events = [] if on else None
+
+    def events(self) -> list[Event]:
+        """What happened since the last call. When other ranks arrived only the hub knows, so that is not told."""
+        with self._moved:
+            taken = self._events or []
+            self._events = None if self._events is None else []
+            return taken
 
     def leave(self) -> None:
         self._announce()
@@ -202,6 +222,7 @@ class TalkBackend:
                 if not self._negotiator.work:
                     return
                 work = self._negotiator.work[0]
+                self._note(What.BEGIN, *work.tickets, detail=len(work.tickets))
             try:
                 outcomes = carry_out(work, self._mover, self._rank)
             except Exception as error:
@@ -236,7 +257,11 @@ class TalkBackend:
                 self._line.send(self._state(message.id))
             return
         with self._moved:
+            known = len(self._negotiator.work)
             self._negotiator.receive(message)
+            for work in islice(self._negotiator.work, known, None):
+                self._note(What.ARRIVED, *work.tickets)
+                self._note(What.AGREED, *work.tickets)
             self._moved.notify_all()
 
     def _lost(self, reason: str) -> None:
@@ -259,6 +284,16 @@ class TalkBackend:
             self._submitters &= {ident for ident in alive if ident is not None}
             blocked = bool(self._submitters) and self._submitters <= self._waiters.keys()
             return StateReply(self._generation, ask_id, blocked, tuple(self._waiters.values()))
+
+    # ---- what happened ----
+
+    def _ended(self, ticket: TalkTicket) -> None:
+        self._note(What.END, ticket, detail=int(ticket.error is not None))
+
+    def _note(self, what: What, *tickets: TalkTicket, detail: int = 0) -> None:
+        if self._events is not None:
+            now_ns = time.monotonic_ns()
+            self._events += [Event(now_ns, ticket.request, what, self._rank, detail) for ticket in tickets]
 
     @contextlib.contextmanager
     def _waiting(self, name: str, members: tuple[int, ...]) -> Iterator[None]:

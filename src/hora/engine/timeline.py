@@ -3,9 +3,9 @@
 One file a rank: the path given is rank 0's, as in Horovod, the others' have their rank before the suffix. The file is
 valid JSON after every write, so a crash loses at most the last quarter of a second. It stops growing at a limit.
 
-Each tensor is a process of the trace. ``NEGOTIATE_<OP>`` lasts from the first rank's arrival to the last, with a tick for
-each rank; ``<OP>`` from agreement to the end, and in it the time the operation waited for its turn (``QUEUE``) and the
-time data moved.
+Each tensor is a process of the trace. ``NEGOTIATE_<OP>`` lasts from the first rank's arrival to the last, with a tick
+for each rank; ``<OP>`` from agreement to the end, and in it the time the operation waited for its turn (``QUEUE``) and
+the time data moved.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Timeline:
     def __init__(self, path: str, rank: int, *, activity: str, mark_cycles: bool, max_bytes: int) -> None:
         target = path_for_rank(path, rank)
         if target.is_dir():
-            raise UsageError(f"timeline {target} is a directory. Give the name of a file to write, such as timeline.json.")
+            raise UsageError(f"timeline {target} is a directory. Give a file to write, such as timeline.json.")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._file = target.open("wb")
@@ -108,7 +108,6 @@ class Timeline:
                 self._ended_us[name] = at
                 last = self._row("E", operation, name, at, args=_shape_of(event.request, event.detail))
                 return [self._row("E", inner, name, at), last]
-        return []
 
     def _negotiation(self, event: Event, arrivals: list[Event]) -> list[dict[str, object]]:
         """From the first rank's arrival, with a tick for each rank's."""

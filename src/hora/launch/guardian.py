@@ -5,13 +5,14 @@ to the job (``watch 1234``, ``forget 1234``) and finally ``done``. If the input 
 killed, and the guardian ends every process that is in one of the groups or carries the job's cookie in its environment:
 workers, their children, and those that escaped into a session of their own.
 
-It imports only what Python starts with, so that it costs a few milliseconds, and it has a session of its own, so that
+It imports next to nothing, so that it costs a few milliseconds, and it has a session of its own, so that
 nothing aimed at the job or at the terminal hits it.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -85,17 +86,34 @@ def _send(pidfd: int, number: int) -> None:
         pass
 
 
+def _lines_from_launcher() -> Iterator[bytes]:
+    """What it says, until it closes the pipe or dies. A process it forked may hold the pipe open for longer."""
+    watched = [0]
+    try:  # noqa: SIM105  as in _send
+        watched.append(os.pidfd_open(os.getppid()))
+    except OSError:
+        pass
+    rest = b""
+    while True:
+        ready = select.select(watched, [], [])[0]
+        data = os.read(0, 65536) if 0 in ready else b""
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+
+
 def _main(cookie: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
-    for line in sys.stdin:
-        word, _, group = line.strip().partition(" ")
-        if word == "watch":
+    for line in _lines_from_launcher():
+        word, _, group = line.partition(b" ")
+        if word == b"watch":
             groups.add(int(group))
-        elif word == "forget":
+        elif word == b"forget":
             groups.discard(int(group))
-        elif word == "done":
+        elif word == b"done":
             os._exit(0)  # the launcher waits for this, so without ceremony
     # Twice: a worker that was between fork and exec the first time did not carry the cookie yet.
     end_job(cookie, groups, grace_s=1.0)

@@ -74,11 +74,12 @@ class Process:
 
     def poll(self) -> int | None:
         """Reap it if it has ended, keeping what it used."""
-        if self._popen.returncode is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                self._popen.returncode = os.waitstatus_to_exitcode(status)
-                self.ended, self.usage = time.monotonic(), usage
+        if self._popen.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            # What it leaves in its group ends with it, and now: once it is reaped, the number may become another's.
+            self.send(signal.SIGTERM)
+            _, status, self.usage = os.wait4(self.pid, 0)
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
+            self.ended = time.monotonic()
         return self._popen.returncode
 
     def close(self) -> None:

@@ -32,6 +32,8 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # the kernel would keep exit codes from us
+                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number in _CAUGHT:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._caught)

@@ -135,7 +135,7 @@ class _Supervisor:
             self._hub.add_worker(rank, self._sockets.pop(rank))
 
     def _start_worker(self, worker: Worker, files: Mapping[tuple[int, str], BinaryIO]) -> None:
-        assert self._guardian is not None
+        assert self._guardian is not None  # start() has made it
         rank, on_answer = worker.rank, self._job.on_answer
         with contextlib.ExitStack() as theirs:
             self._sockets[rank], hub_end = socket.socketpair()
@@ -215,6 +215,8 @@ class _Supervisor:
             if returncode is not None:
                 self._unwatch(process.handle)
                 process.close()
+                if self._guardian is not None:
+                    self._guardian.forget(process.pid)
                 self._ended(rank, process, returncode)
 
     def _ended(self, rank: int, process: local.Process, returncode: int) -> None:
@@ -324,7 +326,7 @@ class _Supervisor:
         """End what is left, read what is left, free everything."""
         for process in self._alive().values():
             process.send(signal.SIGKILL)
-        groups = {process.pid for process in self._processes.values()}
+        groups = {process.pid for process in self._alive().values()}
         if self._processes and (found := guardian.end_job(self._job.name, groups, grace_s=1.0)):
             self._job.say(f"ended {found} processes that workers had left behind")
         self._reap()

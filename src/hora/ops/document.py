@@ -30,7 +30,7 @@ def documented(function: _Function) -> _Function:
 
 def render(collective: Collective, form: Form, more: str = "") -> str:
     """The docstring of one form."""
-    parts = [collective.summary, collective.meaning, _about_form(form, collective)]
+    parts = [collective.summary, collective.meaning, collective.example, _about_form(form)]
     parts += [_arguments(collective, form), _returns(collective, form)]
     if collective.gradient and not form.asynchronous:
         parts.append(f"Gradient: {collective.gradient}")
@@ -42,7 +42,7 @@ def _fill(part: str) -> str:
     return part if "\n" in part else textwrap.fill(part, _WIDTH)
 
 
-def _about_form(form: Form, collective: Collective) -> str:
+def _about_form(form: Form) -> str:
     says = []
     if form.grouped:
         says.append("The tensors are one unit: none is worked on until all ranks have submitted the whole group.")
@@ -67,7 +67,7 @@ def _arguments(collective: Collective, form: Form) -> str:
 def _returns(collective: Collective, form: Form) -> str:
     if not collective.returns:
         return ""
-    what = f"a list, in the order of the input: {collective.returns}" if form.grouped else collective.returns
+    what = f"a list with, for each input, {collective.returns}" if form.grouped else collective.returns
     if form.asynchronous:
         waiter = "a function to call" if collective.name == "sparse_allreduce" else "a handle for ``synchronize``"
         what = f"{waiter}, which gives {what}"

@@ -75,6 +75,7 @@ class Collective:
     arguments: tuple[Argument, ...]
     returns: str = ""
     gradient: str = ""
+    example: str = ""
     ops: frozenset[ReduceOp] = frozenset()
     dtypes: frozenset[DType] = frozenset(DType)
     least_dims: int = 0
@@ -96,7 +97,7 @@ SINGLE_FORMS = (Form.SYNC, Form.ASYNC, Form.INPLACE, Form.ASYNC_INPLACE)
 NOT_IN_PLACE = (Form.SYNC, Form.ASYNC, Form.GROUPED, Form.GROUPED_ASYNC)
 BLOCKING_NEW = (Form.SYNC, Form.GROUPED)
 
-TENSOR = Argument("tensor", "The tensor. Need not be contiguous. Left as it is, unless the form is in place.")
+TENSOR = Argument("tensor", "The tensor; need not be contiguous.")
 TENSORS = Argument("tensors", "The tensors, at least one; shapes and element types may differ within the group.")
 AVERAGE = Argument("average", "Horovod's older spelling: True is ``op=Average``, False is ``op=Sum``. Not with ``op``.")
 NAME = Argument(
@@ -126,9 +127,10 @@ TABLE: tuple[Collective, ...] = (
         " only.",
         (TENSOR, AVERAGE, NAME, COMPRESSION, OP, PRESCALE, POSTSCALE, PROCESS_SET),
         "the combined tensor",
-        "The gradient is the allreduce of the incoming gradients with the same op and factors. For Sum and Average this"
-        " is exact. Min, Max and Product have none: asking for it raises.",
+        "the allreduce of the incoming gradients with the same op and factors, which for Sum and Average is exact."
+        " Min, Max and Product have none: asking for it raises.",
         ops=frozenset(ReduceOp),
+        example="With [1, 2] on rank 0 and [3, 6] on rank 1, Sum gives [4, 8] on both, Average [2, 4].",
     ),
     Collective(
         "sparse_allreduce",
@@ -152,9 +154,10 @@ TABLE: tuple[Collective, ...] = (
         " concatenate and is refused.",
         (TENSOR, NAME, PROCESS_SET),
         "the concatenation, the same on every rank",
-        "The gradient is the Average of the incoming gradients over the ranks, of which each keeps its own rows:"
-        " Horovod's convention. The exact one is their Sum, as many times larger as there are ranks.",
+        "the Average of the incoming gradients over the ranks, of which each keeps its own rows: Horovod's"
+        " convention. The exact one is their Sum, as many times larger as there are ranks.",
         least_dims=1,
+        example="With [1] on rank 0 and [2, 3] on rank 1, both get [1, 2, 3].",
     ),
     Collective(
         "broadcast",
@@ -164,8 +167,9 @@ TABLE: tuple[Collective, ...] = (
         "Shapes and element types must be equal everywhere, and all ranks must name the same root.",
         (TENSOR, ROOT, NAME, PROCESS_SET),
         "the root's tensor",
-        "The gradient on the root is the Average of the incoming gradients, and zero elsewhere: Horovod's"
-        " convention. The exact one is their Sum, as many times larger as there are ranks.",
+        "on the root the Average of the incoming gradients, and zero elsewhere: Horovod's convention. The exact one"
+        " is their Sum, as many times larger as there are ranks.",
+        example="With [1, 2] on rank 0 and [3, 6] on rank 1, root 1 gives [3, 6] on both.",
     ),
     Collective(
         "alltoall",
@@ -185,8 +189,10 @@ TABLE: tuple[Collective, ...] = (
             PROCESS_SET,
         ),
         "the rows received; with ``splits`` given, also how many came from each rank (a 1-d int32 tensor)",
-        "The gradient is sent back the way the rows came, which is exact.",
+        "sent back the way the rows came, which is exact.",
         least_dims=1,
+        example="With [1, 2, 3] and splits [1, 2] on rank 0, [4, 5] and splits [1, 1] on rank 1, rank 0 gets [1, 4] and"
+        " rank 1 gets [2, 3, 5].",
     ),
     Collective(
         "reducescatter",
@@ -197,10 +203,11 @@ TABLE: tuple[Collective, ...] = (
         " have one more each. Shapes and element types must be equal everywhere. A 0-d tensor is refused.",
         (TENSOR, NAME, COMPRESSION, OP, PROCESS_SET, PRESCALE, POSTSCALE),
         "this rank's rows of the combined tensor",
-        "The gradient is the allgather of the incoming gradients times the factors, and times the number of ranks"
-        " if the op is Sum: Horovod's convention. The exact one is as many times smaller as there are ranks.",
+        "the allgather of the incoming gradients times the factors, and times the number of ranks if the op is Sum:"
+        " Horovod's convention. The exact one is as many times smaller as there are ranks.",
         ops=frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
         least_dims=1,
+        example="With [1, 2, 3] on rank 0 and [10, 20, 30] on rank 1, Sum gives [11, 22] on rank 0 and [33] on rank 1.",
     ),
     Collective(
         "barrier",

@@ -95,6 +95,7 @@ from hora.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from hora.torch.memory import shared_empty
 from hora.torch.sparse import sparse_allreduce_async
 
 __all__ = [
@@ -169,6 +170,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "shared_empty",
     "shutdown",
     "size",
     "sparse_allreduce_async",

@@ -108,12 +108,11 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
-    if name is not None and repeat.allreduce(tensor, call):
+    if repeat.allreduce(tensor, call):
         return tensor
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
-    if name is not None:
-        repeat.remember(tensor, call, name, how, process_set)
+    repeat.remember(tensor, call, name, how, process_set)
     return result
 
 
@@ -127,9 +126,14 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
+    call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
+    if (known := repeat.allreduce_async(tensor, call)) is not None:
+        return known
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     _refuse_recording([tensor], "allreduce_async_")
-    return submit.allreduce([tensor], how, name, process_set, in_place=True).then(_only).handle()
+    handle = submit.allreduce([tensor], how, name, process_set, in_place=True).then(_only).handle()
+    repeat.remember(tensor, call, name, how, process_set)
+    return handle
 
 
 @documented

@@ -83,7 +83,7 @@ class Buffer(NamedTuple):
     owner: object
 
     @property
-    def count(self) -> int:
+    def elements(self) -> int:
         n = 1
         for d in self.shape:
             n *= d
@@ -91,14 +91,14 @@ class Buffer(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.count * self.dtype.itemsize
+        return self.elements * self.dtype.itemsize
 
 
 class Mover(Protocol):
     """Moves bytes between the members of one process set; every method blocks until this rank's part is done.
 
-    ``members`` are global ranks in ascending order and this rank is one of them. Buffers are CPU memory. ``contributors``
-    are the members that brought data: a member that has joined brings none and passes no inputs or outputs.
+    ``members`` are global ranks in ascending order and this rank is one of them. Buffers are CPU memory.
+    ``contributors`` are the members that brought data: one that has joined brings none and passes no inputs or outputs.
     """
 
     def allreduce(
@@ -113,7 +113,7 @@ class Mover(Protocol):
         contributors: tuple[int, ...],
         divisor: int,
     ) -> None:
-        """``out = postscale * reduce(prescale * in_i) / divisor`` (``divisor`` is for AVERAGE), summed in rank order."""
+        """``out = postscale * reduce(prescale * in_i) / divisor`` (``divisor`` is for AVERAGE), in rank order."""
 
     def allgather(self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]) -> None:
         """Concatenate the members' bytes; member ``i`` brings ``nbytes[i]``."""

@@ -166,7 +166,7 @@ class GlooMover:
         postscale: float, ranks: tuple[int, ...], divisor: int,
     ) -> None:  # fmt: skip
         """Every rank reduces its share of the vector; then the shares are gathered."""
-        count = sum(buffer.count for buffer in sources)
+        count = sum(buffer.elements for buffer in sources)
         share = -(-count // len(ranks)) * dtype.itemsize
         alone = len(sources) == 1 and share * len(ranks) == sources[0].nbytes  # then nothing need be packed
         packed = bytes_of(sources[0]) if alone else self._pack(sources, share * len(ranks))

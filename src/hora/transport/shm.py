@@ -1,8 +1,8 @@
 """The C core, bound: shared memory between the workers of one host.
 
-Owns finding and loading the shared library, and the segment: one memfd that holds everything the workers share. A memfd
-has no name, so there is nothing to unlink whatever dies, and no limit of ``/dev/shm`` applies. What the functions of the
-core do is said in ``native/hora.h``; ``engine.table`` is their only caller.
+Owns finding and loading the shared library, and the segment: one memfd that holds everything the workers share. A
+memfd has no name, so there is nothing to unlink whatever dies, and no limit of ``/dev/shm`` applies. What the functions
+of the core do is said in ``native/hora.h``; ``engine.table`` is their only caller.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "submit_one": (_I64, (_CORE, _I64, _POINTER, _POINTER)),
     "done": (_INT, (_CORE, _I64)),
     "wait": (_INT, (_CORE, _I64, _I64)),
+    "finish": (_INT, (_CORE, _I64, _I64)),
     "now": (_I64, (_CORE, _I64, _POINTER, _POINTER)),
     "release": (None, (_CORE, _I64)),
     "unblock": (None, (_CORE,)),

@@ -14,9 +14,9 @@ from hora.wire.frame import WireError
 
 __all__ = [
     "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "Hello", "Join",
-    "JoinDone", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused", "SnapshotAsk",
-    "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit",
-    "Verdict", "Welcome", "decode", "encode",
+    "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused",
+    "SnapshotAsk", "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply",
+    "StoreSet", "Submit", "Verdict", "Welcome", "decode", "encode",
 ]  # fmt: skip
 
 Members = tuple[int, ...]
@@ -98,6 +98,13 @@ class Died(Message, frozen=True):
 
     rank: int
     status: str
+    words: str = ""  # what it said last
+
+
+class LastWords(Message, frozen=True):
+    """What the others should read if this worker now ends."""
+
+    text: str
 
 
 # ---- agreement ----
@@ -247,9 +254,9 @@ class StoreReply(Message, frozen=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Refused | Bye | Broken | Farewell | Left | Died | Submit | Again | Join | JoinDone | Plan
-    | Verdict | StackAsk | StackReply | SnapshotAsk | SnapshotReply | StateAsk | StateReply | StoreSet | StoreGet
-    | StoreReply
+    Hello | Welcome | Refused | Bye | Broken | Farewell | Left | Died | LastWords | Submit | Again | Join | JoinDone
+    | Plan | Verdict | StackAsk | StackReply | SnapshotAsk | SnapshotReply | StateAsk | StateReply | StoreSet
+    | StoreGet | StoreReply
 )
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

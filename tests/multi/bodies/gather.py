@@ -195,3 +195,20 @@ def sets(hvd: ModuleType, rank: int, size: int) -> None:
             result = hvd.reducescatter(parts[index], name="x", op=hvd.Sum, process_set=process_set)
             check(result, scattered(index, n, combine(hvd.Sum, parts)))
             hvd.barrier(process_set)
+
+
+@body(sizes=(2,))
+def examples_of_the_table(hvd: ModuleType, rank: int, size: int) -> None:
+    """The docstrings' examples, to the letter."""
+
+    def here(*values: list[float]) -> torch.Tensor:
+        return torch.tensor(values[rank])
+
+    assert hvd.allreduce(here([1.0, 2.0], [3.0, 6.0]), op=hvd.Sum).tolist() == [4, 8]
+    assert hvd.allreduce(here([1.0, 2.0], [3.0, 6.0])).tolist() == [2, 4]
+    assert hvd.allgather(here([1.0], [2.0, 3.0])).tolist() == [1, 2, 3]
+    assert hvd.broadcast(here([1.0, 2.0], [3.0, 6.0]), 1).tolist() == [3, 6]
+    received, _ = hvd.alltoall(here([1.0, 2.0, 3.0], [4.0, 5.0]), ([1, 2], [1, 1])[rank])
+    assert received.tolist() == ([1, 4], [2, 3, 5])[rank]
+    scattered = hvd.reducescatter(here([1.0, 2.0, 3.0], [10.0, 20.0, 30.0]), op=hvd.Sum)
+    assert scattered.tolist() == ([11, 22], [33])[rank]

@@ -128,7 +128,8 @@ def in_place_again_and_again(hvd: ModuleType, rank: int, size: int) -> None:
     ):
         for repeat in range(3):
             parts = tensors(range(size), shape, dtype, seed=str(repeat))
-            check(hvd.allreduce_(parts[rank], name="x", op=op), combine(op, parts), (op, dtype, shape, repeat))
+            expected = combine(op, parts)  # before parts[rank] is overwritten
+            check(hvd.allreduce_(parts[rank], name="x", op=op), expected, (op, dtype, shape, repeat))
     for change in (strided, torch.clone, strided):
         parts = tensors(range(size), (3,))
         check(hvd.allreduce_(change(parts[rank]), name="x", op=hvd.Sum), combine(hvd.Sum, parts))

@@ -20,6 +20,8 @@ import numpy
 import torch
 
 import hora.torch as hvd
+from hora.engine import session
+from hora.errors import EnvironmentUnfit
 
 __all__ = ["Contender", "Task", "make"]
 
@@ -83,10 +85,11 @@ class HoraShared(Hora):
 
     def __init__(self) -> None:
         super().__init__()
-        self.allocate((1,))  # raises EnvironmentUnfit where the workers do not share memory
+        if getattr(session.engine().backend, "allocate", None) is None:
+            raise EnvironmentUnfit("the workers do not share memory, so it would be the same as Hora")
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return hvd.shared_empty(prod(shape), dtype=torch.float32).view(shape)
+        return hvd.shared_empty(*shape, dtype=torch.float32)
 
 
 def _orders(items: list[tuple[str, torch.Tensor]], seed: int) -> list[list[tuple[str, torch.Tensor]]]:

@@ -116,7 +116,7 @@ def measure(np: int, rounds: int, shown_command: str, progress: Callable[[str], 
             _row(f"start {np} processes; hora run -np {np} with init", starts[1:]),
         ],
         machine=machine(),
-        versions={"hora": __version__, "torch": torch.__version__},
+        versions={"hora": __version__, "torch": str(torch.__version__)},
         labels=dict(LABELS),
         started=started,
     )
