@@ -46,7 +46,7 @@ def markdown(result: Result) -> str:
     lines += [
         "",
         f"`{result.command}`: median of {rounds} rounds ± half the width between the 10th and 90th percentile, on "
-        f"{provenance(result)}.",
+        f"{provenance(result)}." + "".join(f" Note: {note}." for note in result.notes),
     ]
     return "\n".join(lines) + "\n"
 

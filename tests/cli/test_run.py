@@ -7,6 +7,7 @@ import shlex
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,7 @@ SHOW = "import os, sys; print(*(os.environ.get(name) for name in sys.argv[1:]))"
 CORES = len(os.sched_getaffinity(0))
 
 
-def shown(*arguments: str, names: str, np: int = 1, **environment: str) -> list[str]:
+def shown(*arguments: str, names: str, **environment: Any) -> list[str]:
     """What the workers find in their environment, in rank order."""
     done = run_hora("run", *arguments, *python(SHOW), *names.split(), **environment)
     assert done.returncode == 0, done.stderr

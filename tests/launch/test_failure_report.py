@@ -21,7 +21,7 @@ def tail(text: str, stream: str = "stderr") -> Tail:
 
 
 LOST = tail(
-    "Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\nmore\nand more\n"
+    "Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\nmore\nTraceback (most recent call last):\n  …\nKeyError: 1\n"
 )
 OWN = tail("Traceback (most recent call last):\n  File …\nValueError: boom\n")
 

@@ -20,7 +20,7 @@ import msgspec
 
 from hora.config.settings import Settings
 from hora.engine.backend import Event, Outcome, Pending, Snapshot, What
-from hora.engine.explain import explain_mismatch, explain_unfit, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
 from hora.engine.tableview import DESCRIPTION_BYTES, Place, describe, parse_snapshot, process_state
@@ -42,9 +42,10 @@ __all__ = ["TableBackend", "TableTicket"]
 
 _log = logging.getLogger("hora")
 
-# native/core.h: enum status, enum failure_code
+# native/core.h: enum status, enum failure_code, enum rank_state
 _OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS = range(8)
 _MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
+_GONE_CLEAN = 2
 _TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
 _NOTHING = Outcome()
 _SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
@@ -276,7 +277,9 @@ class TableBackend:
         if status == _ABORTED:
             raise self.peer_lost(name)
         if status == _LEFT:
-            raise ShutDownError(f"'{name}' cannot run: {self._who_left()} has shut Hora down.")
+            raise ShutDownError(
+                f"'{name}' cannot run: {self._who_left()} shut Hora down.{self._words_of_those_who_left()}"
+            )
         if status == _FULL:
             raise HorovodInternalError(
                 f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
@@ -320,9 +323,14 @@ class TableBackend:
         text = self._text(self._lib.said, rank, _TEXT_BYTES).rstrip()
         return f"\nThe last it said:\n{text}" if text else ""
 
+    def _gone(self) -> list[int]:
+        return [rank for rank in range(len(self.peers)) if self._lib.state(self._core, rank) == _GONE_CLEAN]
+
     def _who_left(self) -> str:
-        gone = [str(r) for r in range(len(self.peers)) if self._lib.state(self._core, r) == 2]
-        return ("rank " if len(gone) == 1 else "ranks ") + ", ".join(gone)
+        return compact_ranks(self._gone())
+
+    def _words_of_those_who_left(self) -> str:
+        return "".join(self._last_words(rank) for rank in self._gone())
 
     def _said(self, failure: int) -> dict[int, Request]:
         requests = {}

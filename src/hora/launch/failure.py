@@ -14,7 +14,7 @@ from hora.launch.output import Tail
 
 __all__ = ["Ending", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
 
-# An exception that only says that another rank has gone.
+# An exception that says that another rank has gone.
 _CONSEQUENCE = re.compile(r"^(?:hora\.errors\.)?(?:PeerLostError|ShutDownError)\b")
 _TRACEBACK = "Traceback (most recent call last):"
 _FEW_LINES, _MANY_LINES = 20, 60
@@ -72,12 +72,9 @@ def how_it_ended(returncode: int) -> str:
 
 
 def is_consequence(tail: Tail) -> bool:
-    """Whether a worker's last words say that it failed only because another one did."""
-    lines = tail.lines("stderr")
-    starts = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    # A traceback is indented; what follows it is the exception, whose text may go on for more lines.
-    after = lines[starts[-1] + 1 :] if starts else lines[-1:]
-    return bool(_CONSEQUENCE.match(next((line for line in after if line[:1].strip()), "")))
+    """Whether a worker's last words say that it lost another one. (Which lines are a message and which a traceback
+    cannot be told: the message may quote the other one's traceback.)"""
+    return any(map(_CONSEQUENCE.match, tail.lines("stderr")))
 
 
 def first_failure(endings: Sequence[Ending], tails: Mapping[int, Tail]) -> Ending | None:

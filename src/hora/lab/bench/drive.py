@@ -30,10 +30,11 @@ from hora.errors import EnvironmentUnfit, WorkersFailed
 from hora.lab.bench import resnet50
 from hora.lab.bench.plan import CONTENDERS, GRADIENTS, LABELS, PROGRESS, Plan, RankReport, Result, merge, size_text
 
-__all__ = ["PEERS", "choose", "hora_command", "machine", "measure", "missing"]
+__all__ = ["PEERS", "choose", "disturbance", "hora_command", "machine", "measure", "missing"]
 
 PEERS = ("gloo", "mpi")
 TIMEOUT_S = 900.0
+QUIET_LOOK_S, BUSY_PERCENT = 0.5, 15.0
 TAIL_LINES = 60
 
 
@@ -95,6 +96,14 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def disturbance() -> list[str]:
+    """A remark if other programs are using the processor, because then no figure means much."""
+    busy = psutil.cpu_percent(QUIET_LOOK_S)
+    if busy < BUSY_PERCENT:
+        return []
+    return [f"before the run other programs used {busy:.0f} % of the processor: repeat it on a quiet machine"]
+
+
 def _launch_command(plan: Plan, np: int, arguments: list[str]) -> list[str]:
     worker = [sys.executable, "-m", "hora.lab.bench.worker", *arguments]
     if "mpi" not in plan.contenders:
@@ -145,6 +154,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def measure(plan: Plan, np: int, shown_command: str, notes: list[str], progress: Callable[[str], None]) -> Result:
     """Run the plan on ``np`` workers and merge their reports."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    disturbed = disturbance()
     env = dict(environ())
     env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: Gloo's own choice may be an interface that leads nowhere
     env["OMP_NUM_THREADS"] = "1"
@@ -168,6 +178,6 @@ def measure(plan: Plan, np: int, shown_command: str, notes: list[str], progress:
         machine=machine(),
         versions=versions,
         labels=labels,
-        notes=[*notes, *reports[0].notes],
+        notes=[*notes, *disturbed, *reports[0].notes],
         started=started,
     )

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from hora import __version__
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, WorkersFailed
-from hora.lab.bench.drive import hora_command, machine
+from hora.lab.bench.drive import disturbance, hora_command, machine
 from hora.lab.bench.plan import Result, Row, cell
 
 __all__ = ["LABELS", "measure"]
@@ -99,6 +99,7 @@ def _row(name: str, pairs: list[tuple[float, float]]) -> Row:
 def measure(np: int, rounds: int, shown_command: str, progress: Callable[[str], None]) -> Result:
     """Time imports and starts, ``rounds`` times each after one that does not count: it warms the disk cache."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    notes = disturbance()
     imports, starts = [], []
     for round_ in range(rounds + 1):
         progress(f"{round_ + 1}/{rounds + 1} import and start")
@@ -118,5 +119,6 @@ def measure(np: int, rounds: int, shown_command: str, progress: Callable[[str], 
         machine=machine(),
         versions={"hora": __version__, "torch": str(torch.__version__)},
         labels=dict(LABELS),
+        notes=notes,
         started=started,
     )

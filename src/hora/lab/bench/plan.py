@@ -37,7 +37,7 @@ LABELS = {
 
 CONTENDERS = tuple(LABELS)
 DEFAULT_SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
-GRADIENTS = "161 gradients of ResNet-50"  # the one row of that benchmark
+GRADIENTS = "161 gradients"  # the one row of that benchmark
 PROGRESS = "@bench "  # starts a line of progress in a worker's output
 SCHEMA = 1
 

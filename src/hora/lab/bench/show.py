@@ -13,7 +13,7 @@ __all__ = ["TITLES", "print_result", "provenance", "ratio_text", "ratios", "time
 
 TITLES = {
     "allreduce": "allreduce of float32, in place, by name",
-    "gradients": "one step's gradients, submitted asynchronously",
+    "gradients": "the gradients of ResNet-50, submitted asynchronously",
     "launch": "what Hora costs before anything is computed",
 }
 FULL_WIDTH = 110  # below this the spread is left out

@@ -1,0 +1,181 @@
+"""``init`` to ``shutdown`` in real processes, under Hora's launcher and under others'."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hora.engine import process_set, session
+from hora.errors import NotInitializedError, UsageError
+from tests.launch.jobs import clean_environment, run_hora
+
+PRELUDE = """
+import json, os, sys
+import numpy as np
+from hora.engine import process_set, session
+from hora.transport.base import Buffer, DType, Kind, ReduceOp
+
+def total(value, **more):
+    array = np.full(3, float(value))
+    buffer = Buffer(array.ctypes.data, DType.FLOAT64, array.shape, array)
+    engine = session.engine()
+    engine.wait(engine.submit(Kind.ALLREDUCE, "sum", [buffer], [buffer], op=ReduceOp.SUM, **more))
+    return array[0]
+
+def say(*words):
+    print(json.dumps(words), flush=True)
+"""
+
+
+def run(size: int, program: str, tmp_path: Path, **environment: str) -> list[list[object]]:
+    """What the workers said, sorted; the job must succeed."""
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + program)
+    done = run_hora("run", "-np", str(size), sys.executable, script, timeout_s=60, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(_said(done.stdout))
+
+
+def _said(text: str) -> list[list[object]]:
+    return [
+        json.loads(line[line.index("[", 1 if line[:2] in ("[0", "[1", "[2", "[3") else 0) :])
+        for line in text.splitlines()
+    ]
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_init_again_after_shutdown(tmp_path: Path, transport: str) -> None:
+    program = """
+for _ in range(3):
+    session.init()
+    session.init()  # while it runs: nothing
+    say(session.rank(), total(session.rank() + 1))
+    session.shutdown()
+    session.shutdown()
+"""
+    assert run(2, program, tmp_path, HORA_TRANSPORT=transport) == [[0, 3.0]] * 3 + [[1, 3.0]] * 3
+
+
+def test_some_ranks_form_a_world_of_their_own(tmp_path: Path) -> None:
+    program = """
+launched = int(os.environ["HORA_RANK"])
+session.init(comm=[0, 2] if launched in (0, 2) else [1, 3])
+say(launched, session.rank(), session.size(), session.local_size(), total(launched))
+"""
+    assert run(4, program, tmp_path) == [[0, 0, 2, 2, 2.0], [1, 0, 2, 2, 4.0], [2, 1, 2, 2, 2.0], [3, 1, 2, 2, 4.0]]
+
+
+def test_process_sets_static_and_dynamic(tmp_path: Path) -> None:
+    program = """
+evens = process_set.ProcessSet([2, 0])
+session.init(process_sets=[evens])
+tail = process_set.add_process_set([1, 2])
+seen = []
+for each in (evens, tail):
+    if each.included():
+        seen.append((each.process_set_id, each.rank(), each.size(), total(10 ** session.rank(), process_set=each)))
+assert process_set.remove_process_set(tail) and tail.process_set_id is None
+assert not process_set.remove_process_set(tail) and not process_set.remove_process_set(process_set.global_process_set)
+say(session.rank(), *seen, total(1))
+"""
+    assert run(3, program, tmp_path) == [
+        [0, [1, 0, 2, 101.0], 3.0],
+        [1, [2, 0, 2, 110.0], 3.0],
+        [2, [1, 1, 2, 101.0], [2, 1, 2, 110.0], 3.0],
+    ]
+
+
+def test_a_forked_child_is_not_a_worker(tmp_path: Path) -> None:
+    program = """
+session.init()
+if (child := os.fork()) == 0:
+    sys.exit(0 if not session.is_initialized() else 1)  # runs the exit handlers: must not leave in its parent's name
+assert os.waitpid(child, 0)[1] == 0
+say(session.rank(), total(1))
+"""
+    assert run(2, program, tmp_path) == [[0, 2.0], [1, 2.0]]
+
+
+def test_a_timeline_can_be_started_and_stopped(tmp_path: Path) -> None:
+    program = f"""
+session.init()
+session.start_timeline({str(tmp_path / "first.json")!r})
+total(1)
+session.stop_timeline()
+total(1)
+session.start_timeline({str(tmp_path / "second.json")!r})
+total(1)
+say(session.rank())
+"""
+    run(2, program, tmp_path)
+    for name in ("first.json", "first.rank1.json", "second.json", "second.rank1.json"):
+        rows = json.loads((tmp_path / name).read_text())
+        assert sum(row["name"] == "NEGOTIATE_ALLREDUCE" and row["ph"] == "B" for row in rows) == 1, name
+        assert {row["name"] for row in rows if row["ph"] == "X"} == {"0", "1"}
+
+
+def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + "session.init()\nif session.rank() == 1: raise KeyError('no such thing')\ntotal(1)\n")
+    done = run_hora("run", "-np", "2", sys.executable, script)
+    assert done.returncode == 1
+    rank_0 = [line for line in done.stderr.splitlines() if line.startswith("[0]")]
+    assert any("KeyError: 'no such thing'" in line for line in rank_0), done.stderr
+
+
+FOREIGN = (
+    PRELUDE + "session.init()\nsay(session.rank(), session.local_rank(), session.size(), total(session.rank() + 1))\n"
+)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_the_world_of_other_launchers(tmp_path: Path, launcher: str) -> None:
+    program = shutil.which(launcher, path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip(f"{launcher} is not installed beside this Python")
+    script = tmp_path / "script.py"
+    script.write_text(FOREIGN)
+    options = {
+        "mpirun": ["--allow-run-as-root", "--oversubscribe", "-np", "3", sys.executable, str(script)],
+        "torchrun": ["--standalone", "--nproc-per-node", "3", str(script)],
+    }
+    done = subprocess.run(
+        [program, *options[launcher]], env=clean_environment(), capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert [(rank, size, total) for rank, _, size, total in said] == [(0, 3, 6.0), (1, 3, 6.0), (2, 3, 6.0)]
+    assert sorted(local for _, local, _, _ in said) == [0, 1, 2]  # Open MPI may deal them out in another order
+
+
+def test_alone_and_not_initialised() -> None:
+    with pytest.raises(NotInitializedError, match="init"):
+        session.rank()
+    with pytest.raises(ValueError):
+        session.size()
+    session.init()
+    try:
+        assert (session.rank(), session.size(), session.local_rank(), session.cross_size()) == (0, 1, 0, 1)
+        assert session.is_homogeneous() and session.is_initialized()
+        with pytest.raises(UsageError, match="twice"):
+            process_set.ProcessSet([0, 0])
+        with pytest.raises(UsageError, match=r"0\.\.0"):
+            process_set.add_process_set([1])
+    finally:
+        session.shutdown()
+    assert not session.is_initialized()
+
+
+def test_bad_arguments_of_init() -> None:
+    with pytest.raises(UsageError, match="comm=3"):
+        session.init(comm=3)
+    with pytest.raises(UsageError, match="comm="):
+        session.init(comm=[1])
+    with pytest.raises(UsageError, match="dynamic"):
+        session.init(process_sets="static")
+    assert not session.is_initialized()
