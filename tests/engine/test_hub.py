@@ -129,6 +129,20 @@ def test_a_death_is_noticed_without_any_report(workers: list[Worker]) -> None:
     assert time.monotonic() - began < 1.0
 
 
+def test_a_reset_connection_waits_for_the_status_too(hub: Hub, workers: list[Worker]) -> None:
+    """A worker killed with messages unread resets its connection instead of closing it."""
+    meet(workers)
+    ours = workers[1].line
+    ours._channel.close = lambda: None  # type: ignore[method-assign]
+    sock = ours._channel._sock.dup()
+    workers[0].line.store_set(0, "k", b"v")
+    ours._thread = threading.Thread()  # nobody reads from now on
+    ours._channel._sock.close()
+    sock.close()
+    hub.worker_exited(1, "signal 9 (SIGKILL)")
+    assert workers[0].expect(Died, 1.0).status == "signal 9 (SIGKILL)"
+
+
 def test_a_goodbye_is_not_a_death(hub: Hub, workers: list[Worker]) -> None:
     meet(workers)
     workers[1].line.send(Bye(0))

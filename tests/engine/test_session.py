@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.launch.jobs import clean_environment, run_hora
 
 from hora.engine import process_set, session
 from hora.errors import NotInitializedError, UsageError
-from tests.launch.jobs import clean_environment, run_hora
 
 PRELUDE = """
 import json, os, sys
@@ -28,7 +28,7 @@ def total(value, **more):
     return array[0]
 
 def say(*words):
-    print(json.dumps(words), flush=True)
+    os.write(1, json.dumps(words).encode() + b"\\n")  # in one piece: some launchers do not keep lines apart
 """
 
 

@@ -147,7 +147,7 @@ def test_a_death_ends_every_wait_within_a_second(world: World) -> None:
 def test_the_last_words_of_the_dead_are_passed_on(world: World) -> None:
     world.backends[2].say("ValueError: no such file")
     world.lines[2].close()
-    with pytest.raises(PeerLostError, match="It said last:\nValueError: no such file"):
+    with pytest.raises(PeerLostError, match="The last it said:\nValueError: no such file"):
         world.backends[0].wait(world.allreduce(0, "x", np.ones(2)))
 
 
@@ -218,6 +218,14 @@ def test_leaving_in_good_order(world: World) -> None:
     first, second, _ = world.each(body)
     assert isinstance(first, ShutDownError) and isinstance(second, ShutDownError)
     assert "shut down" in str(first)
+
+
+def test_who_leaves_because_of_an_exception_is_quoted(world: World) -> None:
+    ticket = world.allreduce(0, "x", np.ones(2))
+    world.backends[1].say("KeyError: 'label'")
+    world.backends[1].leave()
+    with pytest.raises(ShutDownError, match="The last it said:\nKeyError: 'label'"):
+        world.backends[0].wait(ticket)
 
 
 def test_closing_ends_what_this_rank_waits_for(world: World) -> None:

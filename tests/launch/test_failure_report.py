@@ -20,9 +20,14 @@ def tail(text: str, stream: str = "stderr") -> Tail:
     return result
 
 
-LOST = tail(
-    "Traceback (most recent call last):\n  File …\nhora.errors.PeerLostError: rank 1 was killed\nmore\nTraceback (most recent call last):\n  …\nKeyError: 1\n"
-)
+LOST = tail("""Traceback (most recent call last):
+  File "train.py", line 1
+hora.errors.PeerLostError: rank 1 was killed
+The last it said:
+Traceback (most recent call last):
+  File "train.py", line 2
+KeyError: 1
+""")
 OWN = tail("Traceback (most recent call last):\n  File …\nValueError: boom\n")
 
 

@@ -167,8 +167,10 @@ class Circle:
                 case Failed(key=(name, ())):
                     joins.append((decision.ranks, JoinDone(self.generation, -1, decision.text)))
                 case Failed(key=(name, members), kind=kind, text=text):
+                    words = [w for r, w in self._words.items() if r in members and r not in self.present]
+                    told = Failure(name, members, kind, "\nThe last it said:\n".join([text, *words]))
                     for rank in decision.ranks:
-                        notices.setdefault(rank, []).append(Failure(name, members, kind, text))
+                        notices.setdefault(rank, []).append(told)
                 case Suspicious():
                     for rank in decision.ranks:
                         notices.setdefault(rank, []).append(Caution(decision.text))
@@ -176,10 +178,10 @@ class Circle:
                     joins.append((tuple(self.present), JoinDone(self.generation, last)))
         alike: dict[tuple[int, ...], tuple[Plan, list[int]]] = {}  # most often one plan serves all
         for rank in sorted(self.present if forget else batches.keys() | notices.keys()):
-            mine, told = batches.get(rank, ()), notices.get(rank, ())
-            identity = (*map(id, mine), 0, *map(hash, told))
+            mine, news = batches.get(rank, ()), notices.get(rank, ())
+            identity = (*map(id, mine), 0, *map(hash, news))
             if identity not in alike:
-                alike[identity] = (Plan(self.generation, tuple(mine), tuple(told), forget), [])
+                alike[identity] = (Plan(self.generation, tuple(mine), tuple(news), forget), [])
             alike[identity][1].append(rank)
         for message, ranks in alike.values():
             self._tell(ranks, message)

@@ -15,7 +15,6 @@ import queue
 import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,8 @@ from hora.config.settings import Settings
 from hora.engine.circle import Circle
 from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
 from hora.wire import messages as m
-from hora.wire.frame import SECRET_BYTES, Endpoint, WireError
+from hora.wire.door import open_door, peer_of
+from hora.wire.frame import SECRET_BYTES, Endpoint, WireClosed, WireError
 
 __all__ = ["Hub"]
 
@@ -101,17 +101,8 @@ class Hub:
 
     def listen(self, path: Path, expected: int | None = None) -> None:
         """Let ``expected`` workers of this user connect to a Unix socket; it is unlinked when they have."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = path.parent.lstat()
-        if owner.st_uid != os.getuid() or owner.st_mode & 0o077:
-            raise PermissionError(f"{path.parent} must be this user's alone (mode 0700), or others could listen in")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        unnamed = path.with_name(f"{path.name}.{os.getpid()}")
-        listener.bind(str(unnamed))
-        unnamed.chmod(0o600)
-        listener.listen(self._size)
+        listener = open_door(path, self._size)
         listener.setblocking(False)
-        unnamed.rename(path)  # nobody sees the name before it answers, and what a crashed job left is replaced
         self._post(lambda: self._open(listener, path, expected or self._size))
 
     def worker_exited(self, rank: int, status: str) -> None:
@@ -209,8 +200,7 @@ class Hub:
         assert self._listener is not None
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
-            _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid() or len(self._strangers) > 2 * self._size + 16:
+            if peer_of(sock)[1] != os.getuid() or len(self._strangers) > 2 * self._size + 16:
                 sock.close()
             else:
                 self._admit(sock, None, inherited=False)
@@ -245,7 +235,7 @@ class Hub:
                     self._drop(guest, "")
                     return
         except WireError as error:
-            self._drop(guest, str(error))
+            self._drop(guest, "" if isinstance(error, WireClosed) else str(error))
         except Exception as error:  # one worker's nonsense must not take the job's hub down
             _log.exception("a message could not be handled")
             self._drop(guest, f"its message could not be handled: {error}")
@@ -262,8 +252,8 @@ class Hub:
             return
         try:
             done = guest.endpoint.write()
-        except WireError as error:
-            self._drop(guest, str(error))
+        except WireClosed:
+            self._drop(guest, "")
             return
         if not done and guest.endpoint.backlog_bytes > _BACKLOG_BYTES:
             self._drop(guest, f"does not read: {_BACKLOG_BYTES} bytes are waiting for it")
@@ -274,7 +264,7 @@ class Hub:
             self._selector.modify(guest.endpoint, wanted, key.data)
 
     def _drop(self, guest: _Guest, reason: str) -> None:
-        """Hang up. What that means for its rank shows once its fate is known."""
+        """Hang up: for a reason of ours, or because the other end is gone, and then why that is will show."""
         if guest.lost_at is not None:
             return
         guest.lost_at = time.monotonic()

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import socket
-import struct
 import threading
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from hora.config.world import World
 from hora.engine.hub import Hub
 from hora.engine.line import Line
 from hora.errors import EnvironmentUnfit, HoraError, PeerLostError, ShutDownError, StallError, UsageError
+from hora.wire.door import peer_of
 from hora.wire.frame import SECRET_BYTES, Channel, WireClosed, WireError, WireTimeout
 from hora.wire.messages import Hello, Peer, Refused
 
@@ -169,7 +169,7 @@ def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(str(path))
-            pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            pid, uid = peer_of(sock)
             if uid != os.getuid():
                 raise EnvironmentUnfit(f"{path} belongs to another user (uid {uid}); remove it.")
             return _open(sock, host_pid=0 if pid == os.getpid() else pid)

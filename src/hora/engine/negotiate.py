@@ -87,7 +87,7 @@ def peer_lost(peer: Peer, status: str, words: str = "") -> Ender:
     return lambda name: PeerLostError(
         f"{peer} was lost: {status}. '{name}' was waiting for it.\n"
         f"No operation can finish without it. "
-        + (f"It said last:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."),
+        + (f"The last it said:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."),
         rank=peer.rank,
         host=peer.host,
         pid=peer.pid,

@@ -1,0 +1,44 @@
+"""The door is private, and opens only once there is somebody behind it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from hora.wire.door import open_door, peer_of
+
+
+def test_the_door_and_its_directory_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "mine" / "door"
+    with open_door(path, 4) as listener, socket.socket(socket.AF_UNIX) as visitor:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        visitor.connect(str(path))
+        inside, _ = listener.accept()
+        with inside:
+            assert peer_of(inside) == peer_of(visitor) == (os.getpid(), os.getuid())
+    assert [entry.name for entry in path.parent.iterdir()] == ["door"]
+
+
+def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    with pytest.raises(PermissionError, match="0700"):
+        open_door(tmp_path / "door", 4)
+
+
+def test_what_a_crash_left_behind_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "mine" / "door"
+    open_door(path, 4).close()  # closed, not unlinked
+    with open_door(path, 4), socket.socket(socket.AF_UNIX) as visitor:
+        visitor.connect(str(path))
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "mine").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError):
+        open_door(tmp_path / "mine" / "door", 4)
