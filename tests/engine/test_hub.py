@@ -17,7 +17,7 @@ from hora.config.settings import Settings
 from hora.engine import hub as hub_module
 from hora.engine.hub import Hub
 from hora.engine.line import Greeting, Line
-from hora.wire.frame import SECRET_BYTES, Channel
+from hora.wire.frame import SECRET_BYTES, Channel, WireTimeout
 from hora.wire.messages import AnyMessage, Bye, Died, Hello, Join, Left, Refused, Submit, Welcome, encode
 
 GLOO = Settings(transport="gloo", start_timeout_s=0.2)
@@ -131,14 +131,17 @@ def test_a_death_is_noticed_without_any_report(workers: list[Worker]) -> None:
 
 def test_a_reset_connection_waits_for_the_status_too(hub: Hub, workers: list[Worker]) -> None:
     """A worker killed with messages unread resets its connection instead of closing it."""
-    meet(workers)
-    ours = workers[1].line
-    ours._channel.close = lambda: None  # type: ignore[method-assign]
-    sock = ours._channel._sock.dup()
+    workers[1].line.close()
+    ours, theirs = socket.socketpair()
+    hub.add_worker(1, ours)
+    channel = Channel(theirs, take_secret(theirs), "worker")
+    channel.send(encode(Hello(0, 1, 2, 101, "here", (0, 1), GLOO)), timeout_s=5)
+    with pytest.raises(WireTimeout):
+        channel.receive(timeout_s=0.1)  # only to complete the handshake
+    workers[0].greet()
     workers[0].line.store_set(0, "k", b"v")
-    ours._thread = threading.Thread()  # nobody reads from now on
-    ours._channel._sock.close()
-    sock.close()
+    assert workers[0].line.store_get(0, "k", 5.0) == b"v"  # so the welcome lies unread at the other end
+    channel.close()
     hub.worker_exited(1, "signal 9 (SIGKILL)")
     assert workers[0].expect(Died, 1.0).status == "signal 9 (SIGKILL)"
 

@@ -67,8 +67,9 @@ def combine(
     return torch.from_numpy(np.asarray(result)).to(dtype)  # integers: truncated toward zero
 
 
-def check(result: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
+def check(result: torch.Tensor | None, expected: torch.Tensor, what: object = "") -> None:
     """Same type, same shape, same values: exactly, or nearly for floating point."""
+    assert result is not None, f"{what}: nothing where {expected} was expected"
     assert result.dtype == expected.dtype, f"{what}: {result.dtype} where {expected.dtype} was expected"
     assert result.shape == expected.shape, f"{what}: {result.shape} where {expected.shape} was expected"
     tolerance = _RELATIVE.get(expected.dtype, 0.0)

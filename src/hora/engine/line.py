@@ -41,6 +41,7 @@ _log = logging.getLogger("hora.line")
 
 _SEND_S = 30.0
 _FRAME_S = 30.0
+_SLICE_S = 0.2  # waits are sliced, for Ctrl-C
 _STACK_CHARACTERS = 64 * 2**10
 
 
@@ -96,7 +97,7 @@ class Line:
         self.send(hello)
         with self._greeted:
             while self._greeting is None and not self.lost and time.monotonic() < deadline:
-                self._greeted.wait(min(0.5, max(0.0, deadline - time.monotonic())))  # in slices, for Ctrl-C
+                self._greeted.wait(min(_SLICE_S, max(0.0, deadline - time.monotonic())))  # in slices, for Ctrl-C
             if self._greeting is None and self.lost:
                 raise WireClosed(self.lost)
             return self._greeting
@@ -133,9 +134,11 @@ class Line:
     def store_set(self, generation: int, key: str, value: bytes) -> None:
         self.send(StoreSet(generation, key, value))
 
-    def store_get(self, generation: int, key: str, timeout_s: float) -> bytes | None:
-        """The value of a key, once it is set; None if it is not in time."""
-        answer = self._ask(lambda ask_id: StoreGet(generation, ask_id, key), timeout_s)
+    def store_get(
+        self, generation: int, key: str, timeout_s: float, given_up: Callable[[], bool] = lambda: False
+    ) -> bytes | None:
+        """The value of a key, once it is set; None if it is not in time, or ``given_up`` says it no longer matters."""
+        answer = self._ask(lambda ask_id: StoreGet(generation, ask_id, key), timeout_s, given_up)
         return answer.value if isinstance(answer, StoreReply) else None
 
     def close(self) -> None:
@@ -144,7 +147,9 @@ class Line:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
 
-    def _ask(self, make: Callable[[int], Message], timeout_s: float) -> Message | None:
+    def _ask(
+        self, make: Callable[[int], Message], timeout_s: float, given_up: Callable[[], bool] = lambda: False
+    ) -> Message | None:
         question = _Question()
         with self._lock:
             ask_id, self._next_id = self._next_id, self._next_id + 1
@@ -152,10 +157,10 @@ class Line:
         try:
             self.send(make(ask_id))
             deadline = time.monotonic() + timeout_s
-            while not question.answered.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
+            while not question.answered.wait(min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
                 if self.lost:
                     raise WireClosed(self.lost)
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or given_up():
                     break
             return question.answer
         finally:

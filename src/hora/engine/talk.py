@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
@@ -34,6 +34,7 @@ _log = logging.getLogger("hora")
 _SLICE_S = 0.5  # waits are sliced so that Ctrl-C gets through
 _BLAME_S = 1.0  # when moving data fails, how long the hub gets to say who died
 _LEAVE_S = 10.0
+_CLOSE_S = 5.0
 _SNAPSHOT_S = 3.0
 _WORDS_CHARACTERS = 8192
 
@@ -45,20 +46,23 @@ def start(meeting: Meeting) -> TalkBackend:
     settings = meeting.settings
     store = _HubStore(meeting)
     mover = GlooMover(meeting.rank, store, interface=settings.gloo_iface, timeout_s=settings.gloo_timeout_s)
-    return TalkBackend(meeting, mover)
+    backend = TalkBackend(meeting, mover)
+    store.ended = backend.over
+    return backend
 
 
 class _HubStore:
-    """The hub's store as a transport wants it."""
+    """The hub's store as a transport wants it. Its waits end with the generation."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._line, self._generation = meeting.channel, meeting.generation
+        self.ended: Callable[[], bool] = lambda: False
 
     def set(self, key: str, value: bytes) -> None:
         self._line.store_set(self._generation, key, value)
 
     def get(self, key: str, timeout_s: float) -> bytes | None:
-        return self._line.store_get(self._generation, key, timeout_s)
+        return self._line.store_get(self._generation, key, timeout_s, self.ended)
 
 
 class TalkBackend:
@@ -165,6 +169,10 @@ class TalkBackend:
             self._events = None if self._events is None else []
             return taken
 
+    def over(self) -> bool:
+        """Whether this generation has ended, for whatever reason."""
+        return self._negotiator.why_ended("") is not None
+
     def leave(self) -> None:
         self._announce()
         with contextlib.suppress(WireError):
@@ -184,8 +192,8 @@ class TalkBackend:
         if already:
             return
         self._line.unsubscribe()
-        for thread in self._threads:
-            thread.join(timeout=_BLAME_S)
+        for thread in self._threads:  # one that is still inside the transport when Python ends could abort the process
+            thread.join(timeout=_CLOSE_S)
         self._mover.close()
 
     # ---- the announcer ----

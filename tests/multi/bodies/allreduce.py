@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from types import ModuleType
 
@@ -132,6 +133,32 @@ def the_same_bits_on_every_rank(hvd: ModuleType, rank: int, size: int) -> None:
 
 
 @body()
+def sums_run_in_rank_order(hvd: ModuleType, rank: int, size: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        for count in (1, 1003, 70001, 300000):
+            parts = tensors(range(size), (count,), dtype)
+            expected = parts[0].clone()
+            for part in parts[1:]:
+                expected += part
+            assert torch.equal(hvd.allreduce(parts[rank], op=hvd.Sum), expected), (dtype, count)
+
+
+@body()
+def large_groups(hvd: ModuleType, rank: int, size: int) -> None:
+    for count in (161, 1500):
+        group = [torch.full((1 + i % 7,), float(i)) for i in range(count)]
+        for result, i in zip(hvd.grouped_allreduce(group, name="g", op=hvd.Sum), range(count), strict=True):
+            assert result.tolist() == [i * size] * (1 + i % 7)
+
+
+@body()
+def many_in_flight(hvd: ModuleType, rank: int, size: int) -> None:
+    handles = [hvd.allreduce_async(torch.full((2,), float(i)), name=f"{i}", op=hvd.Sum) for i in range(3000)]
+    for i, handle in enumerate(handles):
+        assert hvd.synchronize(handle).tolist() == [i * size] * 2
+
+
+@body()
 def adasum(hvd: ModuleType, rank: int, size: int) -> None:
     if size == 3:
         with raises(hvd.UsageError, "pairs"):
@@ -164,7 +191,7 @@ def groups(hvd: ModuleType, rank: int, size: int) -> None:
     dtypes = (torch.float32, torch.float32, torch.float16, torch.float32, torch.int64)
     parts = [tensors(range(size), shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     expected = [combine(hvd.Sum, part) for part in parts]
-    forms = (
+    forms: tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], ...] = (
         lambda group: hvd.grouped_allreduce(group, name="g", op=hvd.Sum),
         lambda group: hvd.synchronize(hvd.grouped_allreduce_async(group, name="g", op=hvd.Sum)),
         lambda group: hvd.grouped_allreduce_(group, name="g", op=hvd.Sum),

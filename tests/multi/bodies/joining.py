@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -77,12 +78,13 @@ def others_are_refused_while_a_rank_has_joined(hvd: ModuleType, rank: int, size:
     if rank == 0:
         assert hvd.join() in range(size)
         return
-    for operation in (
+    operations: list[Callable[[], object]] = [
         lambda: hvd.allgather(torch.ones(2), name="x"),
         lambda: hvd.broadcast(torch.ones(2), 1, name="x"),
         lambda: hvd.alltoall(torch.ones(2 * size), name="x"),
         lambda: hvd.reducescatter(torch.ones(2 * size), name="x"),
-    ):
+    ]
+    for operation in operations:
         with raises(hvd.HorovodInternalError, "join"):
             operation()
     hvd.join()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-import warnings
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from tests.multi.body import body
 from tests.multi.data import process_sets, raises
+
+from hora.engine import session
+from hora.torch.adapter import buffer, dtype_of
+from hora.transport.base import Kind
 
 Call = Callable[[], Any]
 
@@ -70,6 +75,31 @@ def every_field_that_can_differ(hvd: ModuleType, rank: int, size: int) -> None:
 
 
 @body(sizes=(2, 3, 4))
+def different_devices(hvd: ModuleType, rank: int, size: int) -> None:
+    """As a GPU is not at hand, below the front-end."""
+    own = torch.ones(4)
+    memory = [buffer(own, dtype_of(own))]
+
+    def call() -> None:
+        engine = session.engine()
+        engine.wait(engine.submit(Kind.ALLREDUCE, "x", memory, memory, device="cuda" if rank else "cpu"))
+
+    text = all_raise_the_same(hvd, size, hvd.MismatchError, call)
+    assert "cuda" in text and "cpu" in text
+
+
+@body(sizes=(2, 3, 4))
+def sparse_tensors_of_different_shapes(hvd: ModuleType, rank: int, size: int) -> None:
+    wait = hvd.sparse_allreduce_async(torch.eye(3 if rank else 4).to_sparse(), name="s")
+    with raises(hvd.MismatchError, "(4, 4)", "(3, 3)", "rank 0"):
+        wait()
+    wait = hvd.sparse_allreduce_async(torch.eye(3).to_sparse() if rank else torch.ones(3).to_sparse(), name="s")
+    with raises(hvd.MismatchError):
+        wait()
+    assert hvd.allreduce(torch.ones(1), name="next", op=hvd.Sum).item() == size
+
+
+@body(sizes=(2, 3, 4))
 def a_known_operation_that_changes_on_one_rank(hvd: ModuleType, rank: int, size: int) -> None:
     for length in (4, 4, 4):
         hvd.allreduce(torch.ones(length), name="x", op=hvd.Sum)
@@ -84,7 +114,7 @@ def a_repeated_in_place_operation_that_changes_on_one_rank(hvd: ModuleType, rank
         for _ in range(3):
             assert hvd.allreduce_(torch.ones(4), name="x", op=hvd.Sum)[0].item() == size
         own = torch.ones(4 if rank else 6)
-        all_raise_the_same(hvd, size, hvd.MismatchError, lambda own=own: hvd.allreduce_(own, name="x", op=hvd.Sum))
+        all_raise_the_same(hvd, size, hvd.MismatchError, partial(hvd.allreduce_, own, name="x", op=hvd.Sum))
         assert own.eq(1).all(), "a failed operation leaves its tensor as it was"
 
 
@@ -196,7 +226,7 @@ def bad_splits(hvd: ModuleType, rank: int, size: int) -> None:
 def not_a_member(hvd: ModuleType, rank: int, size: int) -> None:
     others = hvd.add_process_set([0])
     if rank != 0:
-        for call in (
+        calls: list[Call] = [
             lambda: hvd.allreduce(torch.ones(2), process_set=others),
             lambda: hvd.grouped_allreduce([torch.ones(2)], process_set=others),
             lambda: hvd.allgather(torch.ones(2), process_set=others),
@@ -206,7 +236,8 @@ def not_a_member(hvd: ModuleType, rank: int, size: int) -> None:
             lambda: hvd.barrier(others),
             lambda: hvd.allgather_object(1, process_set=others),
             lambda: hvd.broadcast_object(1, 0, process_set=others),
-        ):
+        ]
+        for call in calls:
             with raises(hvd.NotMemberError, f"rank {rank}"):
                 call()
     hvd.remove_process_set(others)
@@ -239,13 +270,18 @@ def tensors_that_cannot_be_carried(hvd: ModuleType, rank: int, size: int) -> Non
 @body(sizes=(2, 3, 4))
 def unnamed_operations_of_different_lines(hvd: ModuleType, rank: int, size: int) -> None:
     """Equal shapes from different lines: the sum is done, with a warning naming both lines (strict mode: an error)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        here, there = (
-            (lambda: hvd.allreduce(torch.ones(2), op=hvd.Sum)),
-            (
-                lambda: hvd.allreduce(torch.ones(2), op=hvd.Sum)  # another line
-            ),
-        )
-        result = here() if rank == 0 else there()
-    assert result.tolist() == [size] * 2
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("hora").addHandler(handler)
+    calls: list[Call] = [
+        lambda: hvd.allreduce(torch.ones(2), op=hvd.Sum),
+        lambda: hvd.allreduce(torch.ones(2), op=hvd.Sum),
+    ]
+    try:
+        assert calls[rank > 0]().tolist() == [size] * 2
+    finally:
+        logging.getLogger("hora").removeHandler(handler)
+    lines = [f"mistakes.py:{call.__code__.co_firstlineno}" for call in calls]
+    everyone = " ".join(hvd.allgather_object(" ".join(said)))
+    assert all(line in everyone for line in lines), (lines, everyone)

@@ -109,7 +109,7 @@ def broadcast_parameters_odd_entries(hvd: ModuleType, rank: int, size: int) -> N
 
 def optimizers() -> dict[str, dict[str, Any]]:
     """Every optimizer of torch, with options that make it keep all the state it can."""
-    found = {
+    found: dict[str, dict[str, Any]] = {
         name: {}
         for name, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
