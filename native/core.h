@@ -295,6 +295,7 @@ void harvest(struct core *c, struct ticket *t);
 
 /* kernels.c */
 extern const uint8_t item_bytes[DTYPES];
+void copy(char *to, const char *from, uint64_t bytes);
 void reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
             double postscale, double divisor);
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);

@@ -21,6 +21,32 @@ const uint8_t item_bytes[DTYPES] = {1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
 
 enum { BLOCK = 1024 }; /* elements at a time: the accumulator stays in the first-level cache */
 
+/* ---- copying ---- */
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from, uint64_t bytes) {
+    for (; bytes >= 128; to += 128, from += 128, bytes -= 128) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
+        __m256i c = _mm256_loadu_si256((const __m256i *)(from + 64)), d = _mm256_loadu_si256((const __m256i *)(from + 96));
+        _mm256_storeu_si256((__m256i *)to, a), _mm256_storeu_si256((__m256i *)(to + 32), b);
+        _mm256_storeu_si256((__m256i *)(to + 64), c), _mm256_storeu_si256((__m256i *)(to + 96), d);
+    }
+    memcpy(to, from, bytes);
+}
+#endif
+
+/* memcpy for a chunk on its way through the cache. The C library's may use string instructions, which are several times
+ * slower on some processors where source and target are aligned alike, as they are here. */
+void copy(char *to, const char *from, uint64_t bytes) {
+#if defined(__x86_64__)
+    if (bytes >= 1024 && __builtin_cpu_supports("avx2")) {
+        copy_avx2(to, from, bytes);
+        return;
+    }
+#endif
+    memcpy(to, from, bytes);
+}
+
 /* ---- half types <-> float ---- */
 
 static inline float bf16_to_float(uint16_t h) {

@@ -50,7 +50,7 @@ struct cursor { struct piece *piece; uint64_t at; };
 static void gather(struct cursor *u, char *to, uint64_t bytes) {
     while (bytes) {
         uint64_t n = minimum(bytes, u->piece->bytes - u->at);
-        memcpy(to, u->piece->in + u->at, n);
+        copy(to, u->piece->in + u->at, n);
         to += n, bytes -= n, u->at += n;
         if (u->at == u->piece->bytes) u->piece++, u->at = 0;
     }
@@ -59,7 +59,7 @@ static void gather(struct cursor *u, char *to, uint64_t bytes) {
 static void scatter(struct cursor *u, const char *from, uint64_t bytes) {
     while (bytes) {
         uint64_t n = minimum(bytes, u->piece->bytes - u->at);
-        memcpy(u->piece->out + u->at, from, n);
+        copy(u->piece->out + u->at, from, n);
         from += n, bytes -= n, u->at += n;
         if (u->at == u->piece->bytes) u->piece++, u->at = 0;
     }
@@ -118,7 +118,7 @@ static int allreduce_in_place(struct circle *o, char *const *buffers, uint64_t t
         uint64_t bytes = minimum(high - at, STEP);
         for (int i = 0; i < o->from_count; i++) from[i] = buffers[i] + at;
         reduce_bytes(how, sum, from, o->from_count, bytes);
-        for (int i = 0; i < o->from_count; i++) memcpy(buffers[i] + at, sum, bytes);
+        for (int i = 0; i < o->from_count; i++) copy(buffers[i] + at, sum, bytes);
     }
     return barrier_wait(o->c, o->set);
 }
@@ -194,13 +194,13 @@ static void publish(struct circle *o, const struct exchange *x, enum kind kind, 
     char *slot = my_slot(o, k);
     if (kind == BROADCAST || kind == ALLGATHER) {
         uint64_t all = (uint64_t)x->sent[o->me], at = minimum(k * x->step, all);
-        if (kind == ALLGATHER || o->me == x->root) memcpy(slot, x->in + at, minimum(x->step, all - at));
+        if (kind == ALLGATHER || o->me == x->root) copy(slot, x->in + at, minimum(x->step, all - at));
         return;
     }
     const char *in = x->in;
     for (int m = 0; m < o->count; m++) {
         uint64_t all = (uint64_t)x->sent[m], at = minimum(k * x->step, all);
-        memcpy(slot + (uint64_t)m * x->step, in + at, minimum(x->step, all - at));
+        copy(slot + (uint64_t)m * x->step, in + at, minimum(x->step, all - at));
         in += all;
     }
 }
@@ -217,7 +217,7 @@ static void consume(struct circle *o, const struct exchange *x, enum kind kind, 
     for (int m = 0; m < o->count; m++) {
         uint64_t all = (uint64_t)x->received[m], at = minimum(k * x->step, all);
         uint64_t offset = kind == ALLTOALL ? (uint64_t)o->me * x->step : 0;
-        memcpy(out + at, slot_of(o, m, k) + offset, minimum(x->step, all - at));
+        copy(out + at, slot_of(o, m, k) + offset, minimum(x->step, all - at));
         out += all;
     }
 }

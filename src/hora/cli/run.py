@@ -241,7 +241,8 @@ def _check_build() -> str:
     def has(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
 
-    core = any((Path(__file__).parent.parent).rglob("*.so"))
+    from hora.transport import shm
+
     return (
         f"Hora v{__version__}:\n\n"
         "Available Frameworks:\n"
@@ -249,5 +250,5 @@ def _check_build() -> str:
         "Available Controllers:\n"
         f"    [ ] MPI\n    [X] Hora's own hub\n\n"
         "Available Tensor Operations:\n"
-        f"    {box(core)} shared memory\n    {box(has('torch'))} Gloo\n    [ ] NCCL\n    [ ] MPI\n"
+        f"    {box(shm.available())} shared memory\n    {box(has('torch'))} Gloo\n    [ ] NCCL\n    [ ] MPI\n"
     )

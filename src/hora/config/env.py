@@ -263,6 +263,7 @@ def reference() -> str:
     """The table as Markdown, for the docs."""
     rows = ["| variable (`HORA_…`, `HOROVOD_…`) | default | meaning |", "| --- | --- | --- |"]
     for variable in VARIABLES:
-        default = f"`{variable.default}`" if variable.default not in (None, "", ()) else ""
+        default = variable.default if variable.parse is not _not else not variable.default
+        default = f"`{default}`" if default not in (None, "", ()) else ""
         rows.append(f"| `{variable.name}` | {default} | {variable.help} |")
     return "\n".join(rows) + "\n"

@@ -66,7 +66,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     def fingerprint(self) -> int:
         """64 bits over everything that must be equal on all ranks; never 0."""
         free_rows = self.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
-        shapes = [s.shape[1:] if free_rows else s.shape for s in self.segments]
+        shapes = [(len(s.shape), *s.shape[1:]) if free_rows else s.shape for s in self.segments]
         dtypes = [int(s.dtype) for s in self.segments]
         must_match = (
             int(self.kind), dtypes, shapes, int(self.op), self.root, self.prescale, self.postscale, self.device,

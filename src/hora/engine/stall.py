@@ -145,6 +145,6 @@ def _stall_text(p: Pending) -> str:
             f"{compact_ranks(p.missing)} did not submit '{p.name}' within {p.age_s:.0f} s:",
             *_operations([p]),
             "Nothing was computed and only this operation failed.",
-            "If that rank needs longer, raise HORA_STALL_FAIL_SECONDS.",
+            "If that rank needs longer, raise HORA_STALL_SHUTDOWN_TIME_SECONDS.",
         ]
     )

@@ -311,4 +311,3 @@ class TalkBackend:
             yield
         finally:
             del self._waiters[ident]
-

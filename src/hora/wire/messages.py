@@ -254,9 +254,30 @@ class StoreReply(Message, frozen=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Refused | Bye | Broken | Farewell | Left | Died | LastWords | Submit | Again | Join | JoinDone
-    | Plan | Verdict | StackAsk | StackReply | SnapshotAsk | SnapshotReply | StateAsk | StateReply | StoreSet
-    | StoreGet | StoreReply
+    Hello
+    | Welcome
+    | Refused
+    | Bye
+    | Broken
+    | Farewell
+    | Left
+    | Died
+    | LastWords
+    | Submit
+    | Again
+    | Join
+    | JoinDone
+    | Plan
+    | Verdict
+    | StackAsk
+    | StackReply
+    | SnapshotAsk
+    | SnapshotReply
+    | StateAsk
+    | StateReply
+    | StoreSet
+    | StoreGet
+    | StoreReply
 )
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
