@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
-from hora.config.settings import JoinAverage, LogLevel, Settings, Transport
+from hora.config.settings import JoinAverage, LogLevel, NonFinite, Settings, Transport
 from hora.errors import UsageError
 
 __all__ = ["PREFIXES", "VARIABLES", "Variable", "environ", "find", "flag", "launcher_process", "reference", "settings"]
@@ -151,7 +151,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("STALL_CHECK_TIME_SECONDS", "stall_warn_s", _number, "Warn of an operation some ranks did not submit."),
     Variable("STALL_SHUTDOWN_TIME_SECONDS", "stall_fail_s", _fail_bound,
              "Fail such an operation on every rank; 0 keeps the default."),
+    # Training
+    Variable("BUCKET", "bucket_bytes", _bytes, "Gradients are reduced in buckets of about this size."),
+    Variable("NONFINITE", "nonfinite", _choice(*get_args(NonFinite)),
+             "What to do about gradients that are inf or nan: name them, stop, skip the step, or do not look."),
+    Variable("DIVERGENCE_CHECK", "divergence_every", _int(0),
+             "Compare the parameters of all ranks every so many steps; 0 never does."),
     # Telling
+    Variable("SUMMARY", "summary", _bool, "Rank 0 prints a line about speed and communication now and then."),
     Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
     Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
     Variable("TIMELINE", "timeline", _text,

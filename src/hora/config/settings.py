@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["JoinAverage", "LogLevel", "Settings", "Transport"]
+__all__ = ["JoinAverage", "LogLevel", "NonFinite", "Settings", "Transport"]
 
 JoinAverage = Literal["all", "active"]
+NonFinite = Literal["off", "warn", "stop", "skip"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
 Transport = Literal["auto", "shm", "gloo"]
 
@@ -45,7 +46,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stall_warn_s: float = 20.0
     stall_fail_s: float = 600.0
 
+    # Training
+    bucket_bytes: int = 8 << 20
+    nonfinite: NonFinite = "warn"
+    divergence_every: int = 100
+
     # Telling
+    summary: bool = False
     log_level: LogLevel = "warning"
     log_hide_time: bool = False
     timeline: str = ""
