@@ -66,6 +66,7 @@ bench: $(DEV_READY) $(INSTALLED)
 	$(BIN)/hora bench allreduce -np 2 --json bench/results/allreduce-2.json
 	$(BIN)/hora bench allreduce -np 4 --sizes 4K,1M,64M --json bench/results/allreduce-4.json
 	$(BIN)/hora bench gradients -np 2 --json bench/results/gradients-2.json
+	$(BIN)/hora bench train -np 2 --json bench/results/train-2.json
 	$(BIN)/hora bench launch -np 2 --json bench/results/launch-2.json
 	$(BIN)/python bench/readme.py
 

@@ -15,8 +15,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from hora.lab.bench.figures import time_text
 from hora.lab.bench.plan import Result
-from hora.lab.bench.show import time_text
 
 WIDTH, LEFT, RIGHT = 760, 190, 90
 BAR, GAP, GROUP_GAP = 13, 3, 16

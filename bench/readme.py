@@ -15,8 +15,10 @@ from pathlib import Path
 import chart
 import msgspec
 
+from hora.lab.bench import train_report
+from hora.lab.bench.figures import ratio_text, time_text
 from hora.lab.bench.plan import Result
-from hora.lab.bench.show import provenance, ratio_text, ratios, time_text
+from hora.lab.bench.show import provenance, ratios
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -32,6 +34,8 @@ def load(name: str) -> Result | None:
 
 def markdown(result: Result) -> str:
     """The table, the command that made it, and the machine it ran on."""
+    if result.bench == "train":
+        return training(result)
     keys = [key for key in result.labels if any(key in row.cells for row in result.rows)]
     columns = ratios(result)
     headings = ["", *(result.labels[key] for key in keys), *(heading for heading, _, _ in columns)]
@@ -47,6 +51,24 @@ def markdown(result: Result) -> str:
         "",
         f"`{result.command}`: median of {rounds} rounds ± half the width between the 10th and 90th percentile, on "
         f"{provenance(result)}." + "".join(f" Note: {note}." for note in result.notes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def training(result: Result) -> str:
+    """The same of `hora bench train`, whose columns say speeds and shares."""
+    columns = train_report.headings(result)
+    lines = ["| " + " | ".join(["", *(heading for _, heading in columns)]) + " |", "| --- |" + " ---: |" * len(columns)]
+    for row in result.rows:
+        texts = [(key, train_report.cell_text(row, key)) for key, _ in columns]
+        shown = [f"**{text}**" if key == "hora" and text else text for key, text in texts]
+        lines.append("| " + " | ".join([row.name, *shown]) + " |")
+    rounds = max(cell.rounds for row in result.rows for cell in row.cells.values())
+    remark = train_report.remark(result)
+    told = [*([remark] if remark else []), *(f"Note: {note}" for note in result.notes)]
+    lines += [
+        "",
+        f"`{result.command}`: median of {rounds} rounds, on {provenance(result)}." + "".join(f" {t}." for t in told),
     ]
     return "\n".join(lines) + "\n"
 

@@ -96,7 +96,7 @@ struct rank {
     struct wait waits[MAX_WAITS];
     LINE _Atomic uint64_t tail; /* end of its part of the schedule */
     word executor_wanted;       /* operations are in flight and none of its threads waits: its executor has to act */
-    word executor_bell;
+    word executor_asleep, executor_bell;
     uint32_t join_round;        /* which it joined */
     char status[STATUS_BYTES];  /* how it ended, in words */
     char text[TEXT_BYTES];      /* its last exception */
@@ -147,6 +147,7 @@ struct entry {
     uint64_t finished_wanted;  /* what that will be when everybody is through with the closed rounds */
     /* of the round with that parity */
     uint32_t failed[2], note[2], average_active[2], inlined[2];
+    word shares[2]; /* summed in place, of as many as there are members */
     uint64_t contributors[2][MAX_RANKS / 64];
     /* what is done; written when the first round with this fingerprint closes */
     uint64_t fingerprint, bytes;
@@ -190,6 +191,7 @@ struct ticket {
     struct plan *plan;
     uint32_t entry, round, status;
     uint64_t stamp, failure; /* failure: serial + 1 of a failure or note */
+    word share_done;         /* reduced in place: this rank has summed its share, and waits for the others' */
     char **in, **out;        /* segment_count each */
     char *one_in, *one_out;
     int64_t *meta;
@@ -207,7 +209,7 @@ struct core {
     uint64_t identity;      /* no two in a process have the same */
     bool ring_wanted;       /* under the lock: ring when it is let go, so that nobody wakes only to find it taken */
     uint64_t executors_wanted[MAX_RANKS / 64];
-    uint64_t spin_ns, fusion_bytes, cache_capacity;
+    uint64_t spin_ns, cycle_ns, fusion_bytes, cache_capacity;
     bool split_groups;      /* groups do not fuse with others */
     pthread_mutex_t mine;   /* guards plans, tickets and the arena's blocks */
     pthread_mutex_t driver; /* held by the thread that carries the schedule out */
@@ -269,6 +271,7 @@ void arena_close(struct core *c);
 int64_t arena_offset(struct core *c, const void *memory, uint64_t bytes);
 
 /* wait.c */
+extern __thread bool never_spin; /* set by a thread that has time */
 bool aborted(struct core *c);
 int lock(struct core *c);
 void unlock(struct core *c);
@@ -285,7 +288,7 @@ int arrive(struct core *c, struct ticket *t);
 void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text);
 void close_ready(struct core *c);
 void leave_table(struct core *c);
-uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room);
+uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place);
 int contributors(struct core *c, struct entry *e, uint32_t round, int *ranks);
 
 /* move.c */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_TICKETS = 1 << 16, MAX_PLANS = 1 << 17, EVENTS = 1 << 16, BATCH = 512 };
@@ -142,6 +143,7 @@ static struct ticket *new_ticket(struct core *c, struct plan *p) {
         t->plan = p;
         t->status = OK;
         t->failure = 0;
+        atomic_store(&t->share_done, 0);
         p->users++;
     }
     pthread_mutex_unlock(&c->mine);
@@ -181,13 +183,14 @@ void finish(struct core *c, struct ticket *t, int status) {
 
 /* ---- driving ---- */
 
-/* Carry out whatever is on the schedule; how many batches. The caller holds the driver's mutex. */
-static int drive(struct core *c) {
+/* Carry out whatever is on the schedule, or what of it needs no waiting; how many batches. The caller holds the driver's
+ * mutex. */
+static int drive(struct core *c, bool only_in_place) {
     struct scheduled batch[BATCH];
     int done = 0;
     while (c->next < atomic_load_explicit(&self(c)->tail, memory_order_acquire)) {
         if (lock(c)) break;
-        uint32_t count = form_batch(c, batch, BATCH);
+        uint32_t count = form_batch(c, batch, BATCH, only_in_place);
         unlock(c);
         if (!count) break;
         for (uint32_t i = 0; i < count; i++) {
@@ -212,21 +215,32 @@ static bool something_scheduled(struct core *c) { return c->next < atomic_load(&
 /* Nobody waits any more, or yet: the executor is to carry out what gets scheduled. */
 static void want_executor(struct core *c) {
     atomic_store(&self(c)->executor_wanted, 1);
-    if (something_scheduled(c)) wake_executor(c, c->rank); /* it may have been scheduled before we wanted it */
+    if (atomic_load(&self(c)->executor_asleep) && something_scheduled(c)) wake_executor(c, c->rank);
 }
 
+static bool executor_has_work(struct core *c) {
+    return atomic_load(&self(c)->executor_wanted) && !atomic_load(&c->helpers) && something_scheduled(c);
+}
+
+/* Sleeps until something is scheduled that nobody waits for; then one cycle more, so that what is submitted together is
+ * carried out together and the thread that submits it is not disturbed; then drives. */
 static void *executor(void *argument) {
     struct core *c = argument;
+    struct timespec cycle = {(time_t)(c->cycle_ns / 1000000000ull), (long)(c->cycle_ns % 1000000000ull)};
+    never_spin = true;
     while (!atomic_load(&c->stop)) {
         uint32_t bell = atomic_load(&self(c)->executor_bell);
-        int done = 0;
-        if (something_scheduled(c) && !pthread_mutex_trylock(&c->driver)) {
-            done = drive(c);
+        atomic_store(&self(c)->executor_asleep, 1);
+        if (!executor_has_work(c)) futex_wait(&self(c)->executor_bell, bell, 1000000000ull, true);
+        atomic_store(&self(c)->executor_asleep, 0);
+        if (!executor_has_work(c)) continue;
+        nanosleep(&cycle, NULL);
+        if (executor_has_work(c) && !pthread_mutex_trylock(&c->driver)) {
+            int done = drive(c, false);
             pthread_mutex_unlock(&c->driver);
+            if (done && atomic_load(&c->helpers)) ring(c);
         }
-        if (done && atomic_load(&c->helpers)) ring(c);
         if (!atomic_load(&c->pending)) atomic_store(&self(c)->executor_wanted, 0);
-        if (!done) futex_wait(&self(c)->executor_bell, bell, 1000000000ull, true);
     }
     return NULL;
 }
@@ -330,7 +344,7 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
         if (atomic_load(&t->state) == DONE) break;
         int done = 0;
         if (!pthread_mutex_trylock(&c->driver)) {
-            done = drive(c);
+            done = drive(c, false);
             pthread_mutex_unlock(&c->driver);
             if (done && atomic_load(&c->helpers) > 1) ring(c);
         }
@@ -362,6 +376,12 @@ int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us) {
     int status = hora_wait(c, ticket, timeout_us);
     if (status == OK) free_ticket(c, c->tickets[ticket]);
     return status;
+}
+
+void hora_help(struct core *c) {
+    if (!something_scheduled(c) || pthread_mutex_trylock(&c->driver)) return;
+    drive(c, true);
+    pthread_mutex_unlock(&c->driver);
 }
 
 int hora_done(struct core *c, int64_t ticket) {
@@ -463,7 +483,7 @@ int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last)
     for (;;) {
         uint32_t bell = atomic_load(&h->bell);
         pthread_mutex_lock(&c->driver);
-        int done = drive(c);
+        int done = drive(c, false);
         pthread_mutex_unlock(&c->driver);
         for (uint32_t i = 0; i < c->ticket_count; i++) settle(c, c->tickets[i]);
         if (lock(c)) done = 0;
@@ -599,8 +619,8 @@ static bool start_thread(pthread_t *thread, void *(*body)(void *), struct core *
     return started;
 }
 
-struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes, uint64_t cache_capacity,
-                       int split_groups) {
+struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint64_t fusion_bytes,
+                       uint64_t cache_capacity, int split_groups) {
     char *base = hora_map(fd);
     struct core *c = base ? calloc(1, sizeof *c) : NULL;
     if (!c) return NULL;
@@ -611,6 +631,7 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes,
     c->rank = rank;
     c->size = (int)c->header->size;
     c->spin_ns = (uint64_t)spin_us * 1000;
+    c->cycle_ns = (uint64_t)cycle_us * 1000;
     c->fusion_bytes = fusion_bytes;
     c->cache_capacity = cache_capacity < 64 ? 64 : cache_capacity;
     if (c->cache_capacity > c->header->entry_count) c->cache_capacity = c->header->entry_count;
@@ -641,7 +662,7 @@ void hora_leave(struct core *c) {
     /* First carry out what was agreed with this rank: peers count on it. */
     for (int left = 1; left && !aborted(c);) {
         pthread_mutex_lock(&c->driver);
-        drive(c);
+        drive(c, false);
         pthread_mutex_unlock(&c->driver);
         if (lock(c)) break;
         left = c->next < atomic_load(&self(c)->tail) && !schedule_at(c, c->rank, c->next)->done;
@@ -685,6 +706,7 @@ void hora_close(struct core *c) {
     free(c);
 }
 
+int hora_shares(struct core *c, void *memory, uint64_t bytes) { return arena_offset(c, memory, bytes) >= 0; }
 void *hora_alloc(struct core *c, uint64_t bytes) { return arena_alloc(c, bytes); }
 void hora_dealloc(struct core *c, void *memory) { arena_free(c, memory); }
 

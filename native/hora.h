@@ -12,8 +12,8 @@ API int hora_abi(void);
 API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes);
 
 /* Take a place in it. rank -1 only looks on (the launcher, to say how a worker ended). NULL if it is not a segment. */
-API struct core *hora_open(int fd, int rank, int64_t spin_us, uint64_t fusion_bytes, uint64_t cache_capacity,
-                           int split_groups);
+API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint64_t fusion_bytes,
+                           uint64_t cache_capacity, int split_groups);
 API void hora_watch(struct core *c, const int32_t *pids); /* notice the death of these processes, by rank */
 API void hora_leave(struct core *c);                      /* shut down in good order */
 API void hora_close(struct core *c);
@@ -33,6 +33,7 @@ API int64_t hora_submit(struct core *c, int64_t plan, char **in, char **out, con
 API int64_t hora_submit_one(struct core *c, int64_t plan, char *in, char *out);
 API int hora_done(struct core *c, int64_t ticket);
 API int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us);
+API void hora_help(struct core *c); /* do what was agreed on and can be done in place, without waiting for anybody */
 API int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us); /* wait, and release it if that went well */
 API int64_t hora_now(struct core *c, int64_t plan, char *in, char *out); /* 0, or ticket << 8 | status */
 API void hora_release(struct core *c, int64_t ticket);
@@ -67,6 +68,7 @@ API uint64_t hora_progress(struct core *c);
 API int hora_waiting(struct core *c); /* operations of this rank in flight */
 
 /* Memory that peers can reduce in place. */
+API int hora_shares(struct core *c, void *memory, uint64_t bytes); /* is this such memory? */
 API void *hora_alloc(struct core *c, uint64_t bytes);
 API void hora_dealloc(struct core *c, void *memory);
 

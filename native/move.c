@@ -3,7 +3,8 @@
  * Three ways, from fast to faster:
  * - through the slots, a chunk at a time, so that what is written by one core is read by another from the cache. While
  *   one chunk is being summed (each member its share) the next is copied in: one barrier a chunk.
- * - in place, where all buffers lie in arenas: each member sums its share where it lies and writes it to all.
+ * - in place, where all buffers lie in arenas: each member sums its share where it lies and writes it to all. Nobody
+ *   waits for anybody, so it can be done in passing (hora_help).
  * - with the arrival (harvest): small payloads are already there when the round closes.
  *
  * A member reads what it needs of the table before its first barrier; after its last one the others may have gone on.
@@ -45,23 +46,30 @@ static uint64_t minimum(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- allreduce through the slots ---- */
 
+/* A place in a list of pieces that are taken for one stream of bytes. */
 struct cursor { struct piece *piece; uint64_t at; };
 
+/* How much can be taken here at once, at most `bytes`; moves on when a piece is used up. */
+static uint64_t run_of(struct cursor *u, uint64_t bytes) {
+    while (u->at == u->piece->bytes) u->piece++, u->at = 0;
+    return minimum(bytes, u->piece->bytes - u->at);
+}
+
+static void skip(struct cursor *u, uint64_t bytes) {
+    for (uint64_t n; bytes; bytes -= n) n = run_of(u, bytes), u->at += n;
+}
+
 static void gather(struct cursor *u, char *to, uint64_t bytes) {
-    while (bytes) {
-        uint64_t n = minimum(bytes, u->piece->bytes - u->at);
+    for (uint64_t n; bytes; to += n, bytes -= n, u->at += n) {
+        n = run_of(u, bytes);
         copy(to, u->piece->in + u->at, n);
-        to += n, bytes -= n, u->at += n;
-        if (u->at == u->piece->bytes) u->piece++, u->at = 0;
     }
 }
 
 static void scatter(struct cursor *u, const char *from, uint64_t bytes) {
-    while (bytes) {
-        uint64_t n = minimum(bytes, u->piece->bytes - u->at);
+    for (uint64_t n; bytes; from += n, bytes -= n, u->at += n) {
+        n = run_of(u, bytes);
         copy(u->piece->out + u->at, from, n);
-        from += n, bytes -= n, u->at += n;
-        if (u->at == u->piece->bytes) u->piece++, u->at = 0;
     }
 }
 
@@ -73,6 +81,52 @@ static void reduce_bytes(const struct reduction *how, void *out, const void *con
     reduce(out, in, n, bytes / item_bytes[how->dtype], how->dtype, how->op, how->prescale, how->postscale, how->divisor);
 }
 
+/* One chunk of the stream, cut into a share for each member. */
+struct chunk { uint64_t k, bytes, part, low, high; }; /* low, high: my share */
+
+static struct chunk chunk_of(struct circle *o, uint64_t total, uint64_t k) {
+    struct chunk u = {.k = k, .bytes = minimum(total - k * CHUNK_BYTES, CHUNK_BYTES)};
+    u.part = share(u.bytes, o->count);
+    u.low = minimum((uint64_t)o->me * u.part, u.bytes);
+    u.high = minimum(u.low + u.part, u.bytes);
+    return u;
+}
+
+/* Show the others their shares of my data; my own I read where it is. */
+static void copy_in(struct circle *o, struct cursor *u, struct chunk k) {
+    char *slot = my_slot(o, k.k);
+    gather(u, slot, k.low);
+    skip(u, k.high - k.low);
+    gather(u, slot + k.high, k.bytes - k.high);
+}
+
+/* Sum my share, into my tensors and, for the others to fetch, into my slot. A block at a time, to find it in the cache. */
+static void sum_share(struct circle *o, struct cursor *u, struct chunk k, const struct reduction *how, bool contributes) {
+    enum { STEP = 16 << 10 };
+    const void *from[MAX_RANKS];
+    if (contributes) skip(u, k.low);
+    for (uint64_t at = k.low, n; at < k.high; at += n) {
+        n = minimum(k.high - at, STEP);
+        if (contributes) n = run_of(u, n);
+        for (int i = 0; i < o->from_count; i++) {
+            int member = o->set->position[o->from[i]];
+            from[i] = member == o->me ? u->piece->in + u->at : slot_of(o, member, k.k) + at;
+        }
+        char *slot = my_slot(o, k.k) + at, *out = contributes ? u->piece->out + u->at : slot;
+        reduce_bytes(how, out, from, o->from_count, n);
+        if (contributes) copy(slot, out, n), u->at += n;
+    }
+    if (contributes) skip(u, k.bytes - k.high);
+}
+
+static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
+    for (int m = 0; m < o->count; m++) {
+        uint64_t low = minimum((uint64_t)m * k.part, k.bytes), bytes = minimum(k.part, k.bytes - low);
+        if (m == o->me) skip(u, bytes);
+        else scatter(u, slot_of(o, m, k.k) + low, bytes);
+    }
+}
+
 static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t total, const struct reduction *how,
                             bool contributes) {
     struct core *c = o->c;
@@ -82,25 +136,14 @@ static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t tot
         return 0;
     }
     uint64_t chunks = (total + CHUNK_BYTES - 1) / CHUNK_BYTES;
-    struct cursor in = {pieces, 0}, out = {pieces, 0};
-    if (contributes) gather(&in, my_slot(o, 0), minimum(total, CHUNK_BYTES));
+    struct cursor in = {pieces, 0}, own = {pieces, 0}, out = {pieces, 0};
+    if (contributes) copy_in(o, &in, chunk_of(o, total, 0));
     int status = meet(o);
     for (uint64_t k = 0; k < chunks && !status; k++) {
-        uint64_t bytes = minimum(total - k * CHUNK_BYTES, CHUNK_BYTES), part = share(bytes, o->count);
-        uint64_t low = minimum((uint64_t)o->me * part, bytes), high = minimum(low + part, bytes);
-        if (high > low) {
-            const void *from[MAX_RANKS];
-            for (int i = 0; i < o->from_count; i++)
-                from[i] = slot_of(o, o->set->position[o->from[i]], k) + low;
-            reduce_bytes(how, my_slot(o, k) + low, from, o->from_count, high - low);
-        }
-        if (contributes && k + 1 < chunks)
-            gather(&in, my_slot(o, k + 1), minimum(total - (k + 1) * CHUNK_BYTES, CHUNK_BYTES));
+        sum_share(o, &own, chunk_of(o, total, k), how, contributes);
+        if (contributes && k + 1 < chunks) copy_in(o, &in, chunk_of(o, total, k + 1));
         status = barrier_wait(c, o->set);
-        for (int m = 0; contributes && !status && m < o->count; m++) {
-            uint64_t at = minimum((uint64_t)m * part, bytes);
-            scatter(&out, slot_of(o, m, k) + at, minimum(part, bytes - at));
-        }
+        if (contributes && !status) copy_out(o, &out, chunk_of(o, total, k));
     }
     c->slot_base += chunks;
     return status;
@@ -108,7 +151,10 @@ static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t tot
 
 /* ---- allreduce where the buffers lie ---- */
 
-static int allreduce_in_place(struct circle *o, char *const *buffers, uint64_t total, const struct reduction *how) {
+/* No barrier: all data is there, or it would not have been agreed on, and each rank writes its share alone. Whoever sums
+ * the last share ends the operation for all; until then a rank goes on with what it was doing. */
+static void allreduce_in_place(struct circle *o, struct entry *e, uint32_t round, char *const *buffers, uint64_t total,
+                               const struct reduction *how) {
     enum { STEP = 16 << 10 };
     char sum[STEP] __attribute__((aligned(64)));
     uint64_t part = share(total, o->count);
@@ -120,7 +166,7 @@ static int allreduce_in_place(struct circle *o, char *const *buffers, uint64_t t
         reduce_bytes(how, sum, from, o->from_count, bytes);
         for (int i = 0; i < o->from_count; i++) copy(buffers[i] + at, sum, bytes);
     }
-    return barrier_wait(o->c, o->set);
+    if (atomic_fetch_add(&e->shares[round & 1], 1) + 1 == o->set->count) ring(o->c);
 }
 
 /* ---- Adasum: pairs of ranks combine, then pairs of pairs; every member does its share of every pair ---- */
@@ -357,7 +403,10 @@ static int allreduce_one(struct circle *o, const struct scheduled *item, struct 
         }
         return status;
     }
-    if (in_place) return allreduce_in_place(o, buffers, e->bytes, &how);
+    if (in_place) {
+        allreduce_in_place(o, e, item->round, buffers, e->bytes, &how);
+        return PENDING;
+    }
     return allreduce_batch(o, item, &t, 1, how);
 }
 
@@ -403,6 +452,10 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
     c->batches[set]++;
     atomic_fetch_add(&o.set->finished, 1);
     for (uint32_t i = 0; i < count; i++) {
+        if (status == PENDING && tickets[i]) { /* the others' shares are missing */
+            atomic_store(&tickets[i]->share_done, 1);
+            continue;
+        }
         if (status != ABORTED) atomic_fetch_add(&entry_at(c, batch[i].entry)->finished, 1);
         if (tickets[i]) finish(c, tickets[i], status == OK && tickets[i]->failure ? SUSPICIOUS : status);
     }
@@ -415,7 +468,9 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
 bool round_over(struct core *c, struct ticket *t) {
     struct entry *e = entry_at(c, t->entry);
     uint32_t p = t->round & 1;
-    return atomic_load_explicit(&e->round, memory_order_acquire) > t->round && (e->failed[p] || e->inlined[p]);
+    if (atomic_load_explicit(&e->round, memory_order_acquire) <= t->round) return false;
+    if (e->failed[p] || e->inlined[p]) return true;
+    return atomic_load(&t->share_done) && atomic_load(&e->shares[p]) == set_at(c, e->set)->count;
 }
 
 static int take(struct core *c, struct ticket *t, struct entry *e) {
@@ -474,7 +529,7 @@ void harvest(struct core *c, struct ticket *t) {
     int status = OK;
     t->failure = e->failed[p] ? e->failed[p] : e->note[p];
     if (e->failed[p]) status = FAILED;
-    else status = take(c, t, e);
+    else if (e->inlined[p]) status = take(c, t, e);
     if (status == OK && t->failure) status = SUSPICIOUS;
     atomic_fetch_add(&e->finished, 1);
     finish(c, t, status);

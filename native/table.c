@@ -123,6 +123,7 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
     e->note[p] = !failure && unnamed && !same_line ? record(c, e, NOTE, "") : 0;
     e->average_active[p] = h->join_active;
     e->inlined[p] = inlined;
+    atomic_store(&e->shares[p], 0);
     bool scheduled = !failure && !inlined;
     e->finished_wanted += scheduled ? s->count : present;
     e->arrived = 0;
@@ -133,7 +134,7 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
         uint64_t tail = atomic_load(&rank->tail);
         *schedule_at(c, s->members[m], tail) = (struct scheduled){i, round, 0};
         atomic_store(&rank->tail, tail + 1);
-        if (atomic_load(&rank->executor_wanted)) put(c->executors_wanted, s->members[m]);
+        if (atomic_load(&rank->executor_wanted) && atomic_load(&rank->executor_asleep)) put(c->executors_wanted, s->members[m]);
     }
     atomic_fetch_add(&h->progress, 1);
     c->ring_wanted = true;
@@ -272,6 +273,7 @@ int arrive(struct core *c, struct ticket *t) {
 /* ---- the schedule ---- */
 
 static bool reduced_in_place(struct core *c, struct entry *e, uint32_t round) {
+    if (e->kind != ALLREDUCE) return false;
     for (int r = 0; r < c->size; r++)
         if (has(e->contributors[round & 1], r) && arrival_at(e, r)->arena_at < 0) return false;
     return true;
@@ -297,15 +299,16 @@ static bool alike(struct core *c, const struct scheduled *x, const struct schedu
            !memcmp(a->contributors[x->round & 1], b->contributors[y->round & 1], sizeof a->contributors[0]);
 }
 
-/* The next operations to carry out as one, in *out; 0 if there is nothing to do. The first member to come here decides
+/* The next operations to carry out as one, in *out; 0 if there is nothing to do (that is done in place). The first member to come here decides
  * for all: it looks ahead over its schedule and pulls what fuses to the front. That keeps one global order, because all
  * members carry the whole batch out where its first operation stands. Called under the lock. */
-uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room) {
+uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place) {
     uint64_t tail = atomic_load(&rank_at(c, c->rank)->tail);
     while (c->next < tail && schedule_at(c, c->rank, c->next)->done) c->next++;
     if (c->next == tail) return 0;
     struct scheduled *head = schedule_at(c, c->rank, c->next);
     struct entry *first = entry_at(c, head->entry);
+    if (only_in_place && !reduced_in_place(c, first, head->round)) return 0;
     if (!first->batch_formed) {
         first->batch_formed = 1;
         uint64_t bytes = first->bytes;

@@ -1,7 +1,9 @@
 /* Waiting: futexes, the one lock, the bell, and barriers.
  *
- * Where there are cores for all, a waiter spins a little first, because a peer is usually only microseconds away; where
- * there are more workers than cores spinning would only keep the awaited peer off its core, so it sleeps at once.
+ * Where there are cores for all, a waiter spins a little first, because a peer is usually only microseconds away. Where
+ * there are more workers than cores spinning would only keep the awaited peer off its core, so it yields a few times
+ * instead: with four workers on two cores that makes a small operation seven times faster than going to sleep at once, and
+ * more yields gain nothing. Then it sleeps.
  * Every sleep is cut into slices, and between slices the waiter looks at the abort word: no wake-up that got lost and no
  * rank that died can keep anybody here.
  */
@@ -14,7 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_NS = 50 * 1000 * 1000 };
+enum { SLICE_NS = 50 * 1000 * 1000, YIELDS = 8 };
+
+__thread bool never_spin;
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -76,7 +80,7 @@ void unlock(struct core *c) {
 /* Wait until *w differs from seen (or *also from unless), the deadline passes or the job aborts. */
 static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, uint64_t deadline_ns, bool spin,
                       const word *also, uint32_t unless) {
-    if (spin && c->spin_ns) {
+    if (spin && c->spin_ns && !never_spin) {
         uint64_t until = now_ns() + c->spin_ns;
         if (until > deadline_ns) until = deadline_ns;
         do {
@@ -86,6 +90,11 @@ static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, ui
                 relax();
             }
         } while (now_ns() < until);
+    }
+    for (int i = 0; spin && i < YIELDS; i++) {
+        if (atomic_load_explicit(w, memory_order_acquire) != seen) return;
+        if (also && atomic_load_explicit(also, memory_order_acquire) != unless) return;
+        sched_yield();
     }
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(w) == seen && !(also && atomic_load(also) != unless) && !aborted(c)) {

@@ -32,6 +32,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (("allreduce", "--sizes", "6"), "multiple of 4"),
         (("allreduce", "--against", "nccl"), "no peer 'nccl'"),
         (("gradients", "-np", "0"), "0 is not in the range"),
+        (("train", "--models", "vgg16"), "no model 'vgg16'"),
+        (("train", "--models", ","), "names nothing"),
+        (("train", "--against", "gloo"), "no peer 'gloo'"),
         (("launch", "--rounds", "x"), "'x' is not a valid integer"),
         (("latency",), "No such command 'latency'"),
     ],
@@ -83,6 +86,27 @@ def test_gradients(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [row] = json.loads(file.read_text())["rows"]
     assert row["bytes"] == 4 * 25_557_032 and set(row["cells"]) == {"hora", "hora_shared", "memcpy"}
+
+
+@pytest.mark.slow
+def test_train(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    done = bench("train", "--models", "mnist,gradients", "--against", "ddp", "--rounds", "2", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(file.read_text())
+    assert [row["images"] for row in result["rows"]] == [64, 0]
+    for row in result["rows"]:
+        assert set(row["cells"]) == {"limit", "hora", "ddp", "ddp_tuned"} and row["shares"]["limit"] == 1.0
+        assert row["added_us"]["limit"] == 0.0 and all(share > 0 for share in row["shares"].values())
+    assert "MNIST CNN" in done.stdout and "161 gradients" in done.stdout
+
+
+def test_horovod_must_be_there_if_it_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hora.lab.bench.drive.importlib.util.find_spec", lambda name: None)
+    code, said = refused(capsys, "train", "--against", "horovod")
+    assert code == 3 and "not installed" in said
 
 
 @pytest.mark.slow

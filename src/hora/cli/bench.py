@@ -24,6 +24,7 @@ WORKERS = click.option("-np", "--num-proc", "np", type=click.IntRange(1), defaul
 JSON = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
 )
+TRAIN_ROUND_S = 0.6  # two steps of the slowest network: a turn begins with the caches full of another contender's
 AGAINST = click.option(
     "--against",
     metavar="PEERS",
@@ -81,6 +82,34 @@ def gradients(np: int, against: str | None, rounds: int, json_file: Path | None)
 
 @bench.command()
 @WORKERS
+@click.option(
+    "--models",
+    metavar="NAMES",
+    help="What to train: resnet50, mlp, mnist, and gradients for a backward that computes nothing.  [default: all]",
+)
+@click.option(
+    "--against", metavar="PEERS", help="Peers: ddp, horovod, both with a comma between, or none.  [default: installed]"
+)
+@_rounds(15)
+@JSON
+def train(np: int, models: str | None, against: str | None, rounds: int, json_file: Path | None) -> None:
+    """Training, as a share of what the same processes reach without communicating.
+
+    One torch thread a worker, SGD with momentum. DDP runs on Gloo, once as it is and once tuned (buffers not broadcast,
+    gradients as views of its buckets). Every contender must first take the step of the mean gradient.
+    """
+    from hora.lab.bench import drive
+    from hora.lab.bench.plan import TRAININGS, Plan
+
+    chosen = _named(models, "--models", "model", tuple(TRAININGS)) if models is not None else tuple(TRAININGS)
+    peers = _named(against, "--against", "peer", drive.TRAIN_PEERS, or_none=True) if against is not None else None
+    contenders, notes = drive.choose_to_train(peers)
+    plan = Plan(bench="train", contenders=contenders, models=chosen, rounds=rounds, round_s=TRAIN_ROUND_S)
+    _conclude(json_file, lambda progress: drive.measure(plan, np, _shown_command(), notes, progress))
+
+
+@bench.command()
+@WORKERS
 @_rounds(7)
 @JSON
 def launch(np: int, rounds: int, json_file: Path | None) -> None:
@@ -108,14 +137,19 @@ def _peers(against: str | None) -> tuple[str, ...] | None:
     """
     from hora.lab.bench.drive import PEERS
 
-    if against is None:
-        return None
-    named = tuple(part for text in against.split(",") if (part := text.strip().lower()) not in ("", "none"))
-    for peer in named:
-        if peer not in PEERS:
-            raise UsageError(
-                f"--against {against}: there is no peer {peer!r}; it can be {' or '.join(PEERS)}, or none."
-            )
+    return None if against is None else _named(against, "--against", "peer", PEERS, or_none=True)
+
+
+def _named(text: str, option: str, kind: str, known: tuple[str, ...], or_none: bool = False) -> tuple[str, ...]:
+    """The names in a list with commas, each of them known."""
+    nothing = ("", "none") if or_none else ("",)
+    named = tuple(name for part in text.split(",") if (name := part.strip().lower()) not in nothing)
+    for name in named:
+        if name not in known:
+            ending = ", or none" if or_none else ""
+            raise UsageError(f"{option} {text}: there is no {kind} {name!r}; it can be {' or '.join(known)}{ending}.")
+    if not named and not or_none:
+        raise UsageError(f"{option} {text!r} names nothing; it can be {' or '.join(known)}.")
     return named
 
 

@@ -130,6 +130,12 @@ class Engine:
                 f"({line}). Use another number of workers, or op=Average."
             )
 
+    def help(self) -> None:
+        """Get on with what was agreed, as far as that needs no waiting: for threads that pass by, such as hooks."""
+        help_backend = getattr(self.backend, "help", None)
+        if help_backend is not None:
+            help_backend()
+
     def barrier(self, process_set: ProcessSet | None = None) -> None:
         """Wait until every member has called this."""
         self.wait(self.submit(Kind.BARRIER, None, (), (), process_set=process_set))

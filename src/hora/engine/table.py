@@ -103,8 +103,8 @@ class TableBackend:
         self._lib = lib = shm.load()
         pids = [peer.pid for peer in peers]
         self._core = lib.open(
-            fd, rank, shm.spin_us(settings, pids), settings.fusion_bytes, settings.cache_capacity or 64,
-            int(settings.disable_group_fusion),
+            fd, rank, shm.spin_us(settings, pids), round(settings.cycle_time_ms * 1000), settings.fusion_bytes,
+            settings.cache_capacity, int(settings.disable_group_fusion),
         )  # fmt: skip
         if not self._core:
             raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
@@ -387,6 +387,14 @@ class TableBackend:
             return None
         lib, core = self._lib, self._core
         return _adopt(lambda a: lib.dealloc(core, a) if self._core else None, address, nbytes)
+
+    def shares(self, address: int, nbytes: int) -> bool:
+        """Whether peers can reach this memory."""
+        return bool(self._lib.shares(self._core, address, nbytes))
+
+    def help(self) -> None:
+        """Do what was agreed on and can be done in place, without waiting for anybody."""
+        self._lib.help(self._core)
 
     # ---- timeline ----
 

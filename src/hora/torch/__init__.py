@@ -97,6 +97,7 @@ from hora.torch.functions import (
 )
 from hora.torch.memory import shared_empty
 from hora.torch.sparse import sparse_allreduce_async
+from hora.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -119,6 +120,7 @@ __all__ = [
     "ShutDownError",
     "StallError",
     "Sum",
+    "SyncBatchNorm",
     "UsageError",
     "add_process_set",
     "allgather",

@@ -30,7 +30,7 @@ from hora.torch import submit
 from hora.torch.submit import Gathered
 from hora.transport.base import ReduceOp
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "recording", "reducescatter"]
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "recording_in_place", "reducescatter"]
 
 _SMOOTH = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
 
@@ -38,6 +38,16 @@ _SMOOTH = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
 def recording(tensors: Sequence[torch.Tensor]) -> bool:
     """True if autograd would record an operation on these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def recording_in_place(tensors: Sequence[torch.Tensor]) -> bool:
+    """The same for an operation that overwrites them. Overwriting a leaf, such as a parameter, gives it a new value: there
+    is nothing to record, and Horovod's users do it without a second thought."""
+
+    def computed(tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad and not (tensor if tensor._base is None else tensor._base).is_leaf
+
+    return torch.is_grad_enabled() and any(computed(tensor) for tensor in tensors)
 
 
 def allreduce(
@@ -49,9 +59,7 @@ def allreduce(
     grouped: bool = False,
     in_place: bool = False,
 ) -> list[torch.Tensor]:
-    if recording(tensors):
-        if in_place:
-            _refuse_leaves(tensors)
+    if (recording_in_place if in_place else recording)(tensors):
         return list(_apply(_Allreduce, how, name, process_set, grouped, in_place, *tensors))
     return submit.allreduce(tensors, how, name, process_set, grouped=grouped, in_place=in_place).result()
 
@@ -59,9 +67,7 @@ def allreduce(
 def broadcast(
     tensor: torch.Tensor, root: int, name: str | None, process_set: ProcessSet, *, in_place: bool = False
 ) -> torch.Tensor:
-    if recording([tensor]):
-        if in_place:
-            _refuse_leaves([tensor])
+    if (recording_in_place if in_place else recording)([tensor]):
         results: tuple[torch.Tensor] = _apply(_Broadcast, root, name, process_set, in_place, tensor)
         return results[0]
     return submit.broadcast([tensor], root, name, process_set, in_place=in_place).result()[0]
@@ -97,17 +103,6 @@ def reducescatter(
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Any:
     """``function.apply``, for which torch has no types."""
     return function.apply(*arguments)
-
-
-def _refuse_leaves(tensors: Sequence[torch.Tensor]) -> None:
-    """Torch's rule for its own in-place operations, applied before anything is sent or overwritten."""
-    for tensor in tensors:
-        base = tensor if tensor._base is None else tensor._base
-        if base.requires_grad and base.is_leaf:
-            raise UsageError(
-                "a leaf Variable that requires grad is being used in an in-place operation. Its gradient would be"
-                " that of a value it no longer has. Call it under torch.no_grad(), or on tensor.data."
-            )
 
 
 class _Allreduce(torch.autograd.Function):

@@ -108,11 +108,11 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
-    if repeat.allreduce(tensor, call):
-        return tensor
+    if (known := repeat.find(tensor, call)) is not None:
+        return repeat.run(known, tensor)
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
-    repeat.remember(tensor, call, name, how, process_set)
+    repeat.remember(tensor, call, how, process_set)
     return result
 
 
@@ -127,12 +127,12 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
-    if (known := repeat.allreduce_async(tensor, call)) is not None:
-        return known
+    if (known := repeat.find(tensor, call)) is not None:
+        return repeat.start(known, tensor)
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     _refuse_recording([tensor], "allreduce_async_")
     handle = submit.allreduce([tensor], how, name, process_set, in_place=True).then(_only).handle()
-    repeat.remember(tensor, call, name, how, process_set)
+    repeat.remember(tensor, call, how, process_set)
     return handle
 
 
@@ -380,9 +380,9 @@ def _compress(
 
 def _refuse_recording(tensors: Sequence[torch.Tensor], function: str) -> None:
     """An operation that ends later cannot be put on autograd's record now."""
-    if autograd.recording(tensors):
+    if autograd.recording_in_place(tensors):
         raise UsageError(
-            f"{function} on a tensor that requires grad. Autograd cannot record an operation that finishes later,"
+            f"{function} on a tensor that was computed from others that require grad. Autograd cannot record an operation that finishes later,"
             " and would compute wrong gradients. Call it under torch.no_grad(), or on tensor.data."
         )
 

@@ -17,50 +17,40 @@ from hora.ops.resolve import Reduction
 from hora.torch.adapter import DTYPES
 from hora.transport.base import Kind
 
-__all__ = ["allreduce", "allreduce_async", "remember"]
+__all__ = ["find", "remember", "run", "start"]
 
 _MOST = 4096
 
-Call = tuple[Any, ...]
 
-
-def allreduce(tensor: torch.Tensor, call: Call) -> bool:
-    """Carry out an allreduce whose ``call`` (name and all other arguments) is known; False if it is not."""
-    run = _find(tensor, call)
-    if run is None:
-        return False
-    increment_version(tensor)
-    address = tensor.data_ptr()
-    run(address, address)
-    return True
-
-
-def allreduce_async(tensor: torch.Tensor, call: Call) -> int | None:
-    """Begin it; the handle, or None if the call is not known."""
-    run = _find(tensor, call)
-    if run is None:
-        return None
-    increment_version(tensor)
-    address = tensor.data_ptr()
-    return handle.new(session.engine(), run.start(address, address, tensor), lambda outcome: tensor)
-
-
-def _find(tensor: torch.Tensor, call: Call) -> Any:
-    engine = session.current
-    if engine is None:
-        return None
+def find(tensor: torch.Tensor, call: tuple[Any, ...]) -> Any:
+    """What was kept for this ``call`` (the name and all other arguments) on such a tensor; None if nothing was."""
     try:
-        run = engine.repeated[call, tensor.dtype, tensor.shape]
-    except (KeyError, AttributeError, TypeError):
+        known = session.current.repeated[(*call, tensor.dtype, tensor.shape)]  # type: ignore[union-attr]
+        if tensor.requires_grad or not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+            return None
+    except (KeyError, AttributeError, TypeError, RuntimeError):  # new, not initialised, no tensor, a sparse one
         return None
-    if tensor.requires_grad or not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    return run
+    return known
 
 
-def remember(tensor: torch.Tensor, call: Call, name: str | None, how: Reduction, process_set: ProcessSet) -> None:
+def run(known: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Carry it out; returns when it is done."""
+    increment_version(tensor)
+    address = tensor.data_ptr()
+    known(address, address)
+    return tensor
+
+
+def start(known: Any, tensor: torch.Tensor) -> int:
+    """Begin it; a handle."""
+    increment_version(tensor)
+    address = tensor.data_ptr()
+    return handle.new(session.engine(), known.start(address, address, tensor), lambda outcome: tensor)
+
+
+def remember(tensor: torch.Tensor, call: tuple[Any, ...], how: Reduction, process_set: ProcessSet) -> None:
     """Keep what the ordinary way worked out for this call, if the backend can repeat it and the tensor is simple."""
-    engine = session.current
+    engine, name = session.current, call[0]
     immediate = getattr(engine.backend, "immediate", None) if engine is not None else None
     if engine is None or immediate is None or name is None or not tensor.is_cpu:
         return
@@ -70,4 +60,4 @@ def remember(tensor: torch.Tensor, call: Call, name: str | None, how: Reduction,
         Kind.ALLREDUCE, name, ((DTYPES[tensor.dtype], tuple(tensor.shape)),), how.op, -1, how.prescale, how.postscale,
         None, process_set, "cpu", False,
     )  # fmt: skip
-    engine.repeated[call, tensor.dtype, tensor.shape] = immediate(request)
+    engine.repeated[(*call, tensor.dtype, tensor.shape)] = immediate(request)

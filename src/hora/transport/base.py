@@ -16,6 +16,8 @@ __all__ = ["Buffer", "DType", "Kind", "Mover", "ReduceOp"]
 class Kind(enum.IntEnum):
     """The kinds of operation. The numbers are the C core's."""
 
+    __hash__ = int.__hash__
+
     ALLREDUCE = 0
     ALLGATHER = 1
     BROADCAST = 2
@@ -26,6 +28,8 @@ class Kind(enum.IntEnum):
 
 class ReduceOp(enum.IntEnum):
     """How values are combined. The numbers are Horovod's and the C core's."""
+
+    __hash__ = int.__hash__  # Enum's own is Python code; these are looked up in dictionaries on every call
 
     AVERAGE = 0
     SUM = 1
@@ -43,6 +47,8 @@ class DType(enum.IntEnum):
     >>> DType.BFLOAT16.numpy      # numpy has none: the raw bits
     'uint16'
     """
+
+    __hash__ = int.__hash__
 
     UINT8 = 0
     INT8 = 1

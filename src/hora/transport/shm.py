@@ -29,7 +29,7 @@ _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "abi": (_INT, ()),
     "format": (_INT, (_INT, _INT, _U32, _U64)),
-    "open": (_CORE, (_INT, _INT, _I64, _U64, _U64, _INT)),
+    "open": (_CORE, (_INT, _INT, _I64, _I64, _U64, _U64, _INT)),
     "watch": (None, (_CORE, _POINTER)),
     "leave": (None, (_CORE,)),
     "close": (None, (_CORE,)),
@@ -43,6 +43,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "submit_one": (_I64, (_CORE, _I64, _POINTER, _POINTER)),
     "done": (_INT, (_CORE, _I64)),
     "wait": (_INT, (_CORE, _I64, _I64)),
+    "help": (None, (_CORE,)),
     "finish": (_INT, (_CORE, _I64, _I64)),
     "now": (_I64, (_CORE, _I64, _POINTER, _POINTER)),
     "release": (None, (_CORE, _I64)),
@@ -65,6 +66,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "snapshot": (_I64, (_CORE, _POINTER, _I64)),
     "progress": (_U64, (_CORE,)),
     "waiting": (_INT, (_CORE,)),
+    "shares": (_INT, (_CORE, _POINTER, _U64)),
     "alloc": (_POINTER, (_CORE, _U64)),
     "dealloc": (None, (_CORE, _POINTER)),
     "trace": (None, (_CORE, _INT)),
@@ -129,7 +131,7 @@ class Segment:
         self.size, self.generation = size, generation
         self.fd = os.memfd_create(f"hora-{generation}", os.MFD_CLOEXEC)
         error = self._library.format(self.fd, size, generation, arena_bytes)
-        self._core = None if error else self._library.open(self.fd, -1, 0, 0, 0, 0)
+        self._core = None if error else self._library.open(self.fd, -1, 0, 0, 0, 0, 0)
         if not self._core:
             os.close(self.fd)
             raise EnvironmentUnfit(

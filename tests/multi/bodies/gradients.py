@@ -70,10 +70,13 @@ def grouped_allreduce(hvd: ModuleType, rank: int, size: int) -> None:
 @body()
 def in_place(hvd: ModuleType, rank: int, size: int) -> None:
     x = leaf(rank, (3,))
-    for target in (x, x.view(-1)):
-        with raises(hvd.UsageError, "leaf Variable that requires grad", "torch.no_grad()"):  # torch's own rule
-            hvd.allreduce_(target, op=hvd.Sum)
-    check(x, tensor(rank, (3,)), "refused before anything was overwritten")
+    parameter = leaf(rank, (3,))
+    hvd.broadcast_(parameter, 0)  # a leaf is given a new value, as with .data
+    check(parameter.detach(), tensor(0, (3,)))
+    hvd.allreduce_(parameter.view(-1), op=hvd.Sum)
+    check(parameter.detach(), tensor(0, (3,)) * size)
+    hvd.synchronize(hvd.broadcast_async_(parameter, 0))
+    assert parameter.is_leaf and parameter.requires_grad
     inner = x * 2
     result = hvd.allreduce_(inner, name="inner", op=hvd.Sum)
     assert result is inner

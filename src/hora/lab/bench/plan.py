@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -15,11 +15,14 @@ __all__ = [
     "GRADIENTS",
     "LABELS",
     "PROGRESS",
+    "TRAININGS",
+    "TRAIN_LABELS",
     "Cell",
     "Plan",
     "RankReport",
     "Result",
     "Row",
+    "Training",
     "cell",
     "merge",
     "parse_size",
@@ -35,6 +38,29 @@ LABELS = {
 }
 """Every contender of the collective benchmarks, in the order of their columns."""
 
+TRAIN_LABELS = {
+    "limit": "limit",
+    "hora": "Hora",
+    "ddp": "DDP",
+    "ddp_tuned": "DDP tuned",
+    "horovod": "Horovod",
+}
+"""Every contender of `hora bench train`. The limit is training without communicating."""
+
+
+class Training(NamedTuple):
+    """A row of `hora bench train`: what it is called, and how many images a worker takes in one step."""
+
+    title: str
+    images: int = 0
+
+
+TRAININGS = {
+    "resnet50": Training("ResNet-50, batch 4, 64x64", 4),
+    "mlp": Training("MLP 784-1024-1024-10, batch 64", 64),
+    "mnist": Training("MNIST CNN, batch 64", 64),
+    "gradients": Training("161 gradients, trivial backward"),
+}
 CONTENDERS = tuple(LABELS)
 DEFAULT_SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 GRADIENTS = "161 gradients"  # the one row of that benchmark
@@ -45,8 +71,9 @@ SCHEMA = 1
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the workers are to do. ``round_s`` is how long one contender's turn should last: one call at least."""
 
-    bench: Literal["allreduce", "gradients"]
+    bench: Literal["allreduce", "gradients", "train"]
     contenders: tuple[str, ...]
+    models: tuple[str, ...] = ()  # for train
     sizes: tuple[int, ...] = ()  # bytes, for allreduce
     rounds: int = 21
     round_s: float = 0.03
@@ -83,11 +110,18 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; ``bytes`` is what each rank brings to one call (0 where that means nothing)."""
+    """One line of the table; ``bytes`` is what each rank brings to one call (0 where that means nothing).
+
+    Of training also: how many images a worker takes in one step, what share of the limit's speed each contender reached
+    and how much longer than the limit its step took, both as medians over rounds of the figure within a round.
+    """
 
     name: str
     cells: dict[str, Cell]
     bytes: int = 0
+    images: int = 0
+    shares: dict[str, float] = {}
+    added_us: dict[str, float] = {}
 
     def ratio(self, contender: str, to: str = "hora") -> float | None:
         """How many times longer ``contender`` takes than ``to``.

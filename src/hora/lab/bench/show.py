@@ -7,40 +7,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hora.lab.bench import train_report
+from hora.lab.bench.figures import ratio_text, time_text
 from hora.lab.bench.plan import Cell, Result
 
-__all__ = ["TITLES", "print_result", "provenance", "ratio_text", "ratios", "time_text"]
+__all__ = ["TITLES", "print_result", "provenance", "ratios", "table"]
 
 TITLES = {
     "allreduce": "allreduce of float32, in place, by name",
     "gradients": "the gradients of ResNet-50, submitted asynchronously",
+    "train": "training, images a second of one worker and share of the limit",
     "launch": "what Hora costs before anything is computed",
 }
 FULL_WIDTH = 110  # below this the spread is left out
-
-
-def time_text(micros: float) -> str:
-    """Three digits and a unit.
-
-    >>> [time_text(t) for t in (2.345, 227.1, 980.4, 41_230.0, 1_234_567.0)]
-    ['2.35 µs', '227 µs', '980 µs', '41.2 ms', '1.23 s']
-    """
-    for limit, unit in ((999.5, "µs"), (999_500.0, "ms"), (float("inf"), "s")):
-        if micros < limit:
-            scaled = micros / {"µs": 1.0, "ms": 1e3, "s": 1e6}[unit]
-            digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
-            return f"{scaled:.{digits}f} {unit}"
-    raise AssertionError("unreachable")
-
-
-def ratio_text(ratio: float | None) -> str:
-    """
-    >>> ratio_text(98.7), ratio_text(4.256), ratio_text(0.75), ratio_text(None)
-    ('99x', '4.3x', '0.75x', '')
-    """
-    if ratio is None:
-        return ""
-    return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
 
 
 def ratios(result: Result) -> list[tuple[str, str, str]]:
@@ -61,7 +40,7 @@ def provenance(result: Result) -> str:
     versions = []
     for key, version in result.versions.items():
         label = "Hora" if key == "hora" else result.labels.get(key, key)
-        if key not in ("hora_shared", "memcpy"):
+        if key not in ("hora_shared", "memcpy", "limit", "ddp_tuned"):
             versions.append(version if version.startswith(label) else f"{label} {version}")
     machine = f"{facts['cpu']}, {facts['cores']} cores, {memory:.0f} GiB, Python {facts['python']}"
     return f"{machine}; {', '.join(versions)}"
@@ -69,8 +48,11 @@ def provenance(result: Result) -> str:
 
 def table(result: Result, full: bool) -> Table:
     """The result as a table; ``full`` shows the spread beside each median and gives the columns room."""
+    title = f"{TITLES[result.bench]}, {result.np} workers"
+    if result.bench == "train":
+        return train_report.table(result, title)
     made = Table(
-        title=f"{TITLES[result.bench]}, {result.np} workers",
+        title=title,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -105,7 +87,10 @@ def print_result(result: Result, console: Console) -> None:
     meaning = f"Median of {rounds} rounds"
     if result.bench != "launch":
         meaning += " taken by turns, time per call of the slowest worker"
-    lines = [f"{meaning}; ± is half the width between the 10th and 90th percentile.", f"{provenance(result)}."]
+    spread = "± is half the width between the 10th and 90th percentile"
+    lines = [f"{meaning}; {train_report.MEANING if result.bench == 'train' else spread}.", f"{provenance(result)}."]
+    if result.bench == "train":
+        lines[1:1] = [f"{said}." for said in (train_report.LIMIT_MEANING, train_report.remark(result)) if said]
     lines += [f"Note: {note}." for note in result.notes]
     for line in lines:
         console.print(line, highlight=False, markup=False)

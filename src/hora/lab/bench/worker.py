@@ -1,4 +1,4 @@
-"""What each process of a collective benchmark runs: ``python -m hora.lab.bench.worker PLAN FOLDER``.
+"""What each process of a benchmark runs: ``python -m hora.lab.bench.worker PLAN FOLDER``.
 
 Started by ``hora run``, or by ``mpirun`` when MPI is a contender: Hora finds its world either way, so that all
 contenders run in the same processes. Leaves its measurements in ``FOLDER/rank-<rank>.json``; rank 0 prints a line
@@ -16,7 +16,7 @@ import torch
 
 import hora.torch as hvd
 from hora.errors import EnvironmentUnfit
-from hora.lab.bench import resnet50
+from hora.lab.bench import resnet50, train
 from hora.lab.bench.contenders import Shapes, make
 from hora.lab.bench.plan import GRADIENTS, LABELS, PROGRESS, Plan, RankReport, size_text
 from hora.lab.bench.rounds import take_turns
@@ -65,7 +65,7 @@ def main(plan_file: str, folder_name: str) -> None:
     folder = Path(folder_name)
     torch.set_num_threads(1)  # a worker is a process with one core to itself; nobody's helpers may disturb the others
     hvd.init()
-    report = work(plan, folder)
+    report = train.work(plan, folder) if plan.bench == "train" else work(plan, folder)
     (folder / f"rank-{report.rank}.json").write_bytes(msgspec.json.encode(report))
     hvd.shutdown()
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from hora.engine import session
 
 __all__ = [
+    "EXTENSIONS",
     "ccl_built",
     "check_extension",
     "check_installed_version",
     "ddl_built",
     "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
     "gloo_built",
     "gpu_available",
     "is_iterable",
+    "is_version_greater_equal_than",
     "mpi_built",
     "nccl_built",
     "num_rank_is_power_2",
@@ -27,6 +34,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+EXTENSIONS = ["torch"]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -40,6 +49,11 @@ def check_extension(ext_name: str, *names: str) -> None:
         raise ImportError(
             f"{ext_name} is not available: Hora has no such front-end, or its framework is not installed."
         )
+
+
+def get_ext_suffix() -> str:
+    """How the file name of an extension module ends on this system."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
@@ -104,3 +118,34 @@ def is_iterable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether one version of three numbers is at least another; what follows the numbers does not count.
+
+    >>> is_version_greater_equal_than("2.13.0+cpu", "2.4.1"), is_version_greater_equal_than("1.10.0", "1.11.0")
+    (True, False)
+    """
+
+    def numbers(version: str) -> list[int]:
+        found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+        if found is None:
+            raise ValueError(f"{version!r} is no version of three numbers, such as 2.4.1.")
+        return [int(number) for number in found.groups()]
+
+    return numbers(ver) >= numbers(target)
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
+    """A function of ``op`` and the older ``average`` that says which operation is meant."""
+
+    def meant(op: Any, average: bool | None) -> Any:
+        if op is not None and average is not None:
+            raise ValueError("op and average are both given, and they say the same thing. Give only op.")
+        if op is not None:
+            return op
+        if average is not None:
+            warnings.warn("average is deprecated; give op instead", DeprecationWarning, stacklevel=2)
+        return reduce_ops.Sum if average is False else reduce_ops.Average
+
+    return meant

@@ -5,6 +5,6 @@ from __future__ import annotations
 import hora.torch as _hora
 from hora.torch import *  # noqa: F403
 
-from . import compression, functions, mpi_ops  # reached as attributes by some scripts
+from . import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm  # reached as attributes by scripts
 
-__all__ = [*_hora.__all__, "compression", "functions", "mpi_ops"]
+__all__ = [*_hora.__all__, "compression", "elastic", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]

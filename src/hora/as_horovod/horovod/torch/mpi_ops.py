@@ -1,8 +1,39 @@
-"""``horovod.torch.mpi_ops``: the collectives and the basics."""
+"""``horovod.torch.mpi_ops``: the collectives, the basics, and the two private names that scripts reach for.
+
+What is bound to Horovod's native library (``mpi_lib_v2``, the ``Horovod…`` autograd functions, the handle map) has no
+counterpart here.
+"""
 
 from __future__ import annotations
 
 import hora.torch as _hora
 from hora.torch import *  # noqa: F403
+from hora.torch import Adasum, Average, Sum
 
-__all__ = list(_hora.__all__)
+from ..common.basics import HorovodBasics
+from ..common.util import (
+    check_installed_version,
+    get_average_backwards_compatibility_fun,
+    gpu_available,
+    num_rank_is_power_2,
+)
+
+_basics = HorovodBasics()
+
+
+class _ReduceOps:
+    """The operations under the names that the helper below asks for."""
+
+    Average, Sum, Adasum = Average, Sum, Adasum
+
+
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_ReduceOps)
+
+__all__ = [
+    *_hora.__all__,
+    "check_installed_version",
+    "get_average_backwards_compatibility_fun",
+    "gpu_available",
+    "handle_average_backwards_compatibility",
+    "num_rank_is_power_2",
+]

@@ -1,4 +1,4 @@
-"""Compression: reduce in fewer bits than the tensor has.
+"""Compression without memory: reduce in fewer bits than the tensor has.
 
 A compressor is a class with two static methods, ``compress(tensor) -> (smaller, context)`` and ``decompress(smaller,
 context) -> tensor``; anything with these may be passed as ``compression=``. The reduction itself happens in the
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Compression", "Compressor"]
+__all__ = ["BF16Compressor", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
 class Compressor(Protocol):
@@ -55,7 +55,12 @@ class _Cast:
 
 
 class FP16Compressor(_Cast):
-    """Reduces in float16: 10 bits of fraction, overflows beyond 65504."""
+    """Reduces in float16: 10 bits of fraction, overflows beyond 65504.
+
+    >>> smaller, context = FP16Compressor.compress(torch.ones(2))
+    >>> smaller.dtype, FP16Compressor.decompress(smaller, context).dtype
+    (torch.float16, torch.float32)
+    """
 
     dtype = torch.float16
 
@@ -64,16 +69,3 @@ class BF16Compressor(_Cast):
     """Reduces in bfloat16: float32's range with 7 bits of fraction."""
 
     dtype = torch.bfloat16
-
-
-class Compression:
-    """The compressors to choose from.
-
-    >>> smaller, context = Compression.bf16.compress(torch.ones(2))
-    >>> smaller.dtype, Compression.bf16.decompress(smaller, context).dtype
-    (torch.bfloat16, torch.float32)
-    """
-
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor

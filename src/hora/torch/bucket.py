@@ -1,0 +1,230 @@
+"""Buckets: gradients that lie side by side in shared memory and are reduced as one.
+
+Owns how a parameter is recorded (``Entry``), how parameters are put together (``plan``), and the memory of one bucket
+(``Bucket``). A bucket's views are what ``param.grad`` is set to; behind them lie a few elements in which the ranks tell
+each other, with the same reduction, who had no gradient for what. So every rank always submits every bucket, and what
+comes out does not depend on ranks firing alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hora.engine.core import Engine
+from hora.engine.process_set import ProcessSet
+from hora.ops.resolve import Reduction
+from hora.torch import submit
+from hora.torch.adapter import DTYPES
+from hora.torch.memory import shared_empty
+from hora.transport.base import Kind
+
+__all__ = ["Bucket", "Channel", "Entry", "layout_of", "layout_sum", "plan"]
+
+_ALIGN = 64  # bytes: every view begins on a cache line of its own
+_FIRST_BYTES = 1 << 20  # the first bucket is small, so that communication begins early in the backward pass
+
+Strides = tuple[int, ...]
+
+
+class Entry:
+    """One parameter: its name, how far its gradient is in this step, and how it travels."""
+
+    __slots__ = (
+        "bucket",
+        "channel",
+        "group",
+        "hook",
+        "kept",
+        "label",
+        "layout",
+        "left",
+        "name",
+        "parameter",
+        "place",
+        "resparse",
+        "sent",
+        "settled",
+        "sparse",
+        "view",
+    )
+
+    def __init__(self, parameter: torch.Tensor, label: str, group: int | None, passes: int) -> None:
+        self.parameter, self.label, self.group = parameter, label, group
+        self.name = ""  # in this generation: under the optimizer's namespace
+        self.left = passes  # backward passes until its gradient is due
+        self.hook: Any = None
+        self.settled = False  # that it travels alone, for good
+        self.sparse = False  # if settled: that its gradients are sparse
+        self.kept: object = None  # the gradient that was sent, where that is not ``view``
+        self.sent: Callable[[], torch.Tensor | None] | None = None  # alone: waits for what was sent in this step
+        self.resparse = -1  # sparse_as_dense: how many sparse dimensions the result gets again
+        self.layout: Strides | None = None  # the order of elements that all ranks send it in; None: row by row
+        self.channel: Channel | None = None
+        self.bucket: Bucket | None = None
+        self.place = -1
+        self.view: torch.Tensor | None = None  # None also for a bucket of another type than the parameter's
+
+
+class Channel:
+    """One named in-place allreduce that is begun again and again: ``wait(start(tensor))``.
+
+    On shared memory each time is one call into the C core.
+    """
+
+    __slots__ = ("start", "wait")
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        like: tuple[torch.dtype, Sequence[int], torch.device],
+        how: Reduction,
+        process_set: ProcessSet,
+    ) -> None:
+        dtype, shape, device = like
+        immediate = getattr(engine.backend, "immediate", None)
+        self.start: Callable[[torch.Tensor], Any]
+        self.wait: Callable[[Any], Any]
+        if immediate is None or device.type != "cpu" or dtype not in DTYPES:
+            self.start = lambda tensor: submit.allreduce([tensor], how, name, process_set, in_place=True)
+            self.wait = submit.Started.result
+            return
+        run = immediate(
+            engine.request(
+                Kind.ALLREDUCE, name, ((DTYPES[dtype], tuple(shape)),), how.op, -1, how.prescale, how.postscale, None,
+                process_set, "cpu", False,
+            )
+        ).start  # fmt: skip
+
+        def start(tensor: torch.Tensor) -> Any:
+            address = tensor.data_ptr()
+            return run(address, address, tensor)
+
+        self.start, self.wait = start, engine.wait
+
+
+class Bucket:
+    """The gradients of some parameters in one flat tensor of ``dtype``, and what the ranks say about them.
+
+    The flat tensor holds the parameters in order, each aligned, then ``one`` (every rank adds 1), ``trouble`` (a rank
+    with something to say adds 1), and an ``absent`` and an ``odd`` for each parameter: a rank adds 1 if it has no
+    gradient, or one that does not fit. All of them go through the same reduction, so that they are compared with
+    ``one``, whatever the reduction does to numbers.
+    """
+
+    __slots__ = ("_marks", "channel", "dtype", "entries", "flat", "left", "one", "size", "submitted", "trouble", "views")
+
+    def __init__(self, entries: list[Entry], dtype: torch.dtype) -> None:
+        self.entries, self.dtype = entries, dtype
+        device = entries[0].parameter.device
+        step = max(1, _ALIGN // dtype.itemsize)
+        starts, end = [], 0
+        for entry in entries:
+            starts.append(end)
+            end += -(-entry.parameter.numel() // step) * step
+        length = end + 2 + 2 * len(entries)
+        on_host = device.type == "cpu" and dtype in DTYPES
+        self.flat = shared_empty(length, dtype=dtype) if on_host else torch.empty(length, dtype=dtype, device=device)
+        self.flat.zero_()
+        self.views = [
+            self.flat.as_strided(entry.parameter.shape, entry.layout or _row_major(entry.parameter.shape), start)
+            for entry, start in zip(entries, starts, strict=True)
+        ]
+        self.one, self.trouble = self.flat[end : end + 1], self.flat[end + 1 : end + 2]
+        self._marks = self.flat[end + 2 :].view(2, len(entries))
+        self.size = self.left = len(entries)
+        self.submitted = False
+        self.channel: Channel | None = None
+        for place, (entry, view) in enumerate(zip(entries, self.views, strict=True)):
+            entry.bucket, entry.place, entry.layout = self, place, entry.layout
+            entry.view = view if dtype is entry.parameter.dtype else None
+
+    @property
+    def nbytes(self) -> int:
+        return self.flat.numel() * self.dtype.itemsize
+
+    def mark_absent(self, place: int) -> None:
+        """This rank has no gradient for it: it contributes zeros."""
+        self.views[place].zero_()
+        self._marks[0, place] = 1
+        self.trouble.fill_(1)
+
+    def mark_odd(self, place: int) -> None:
+        """This rank has a gradient for it that does not fit in here: it contributes zeros, and another is to follow."""
+        self.views[place].zero_()
+        self._marks[1, place] = 1
+        self.trouble.fill_(1)
+
+    def is_absent(self, place: int) -> bool:
+        """Before the reduction: whether this rank has marked it so."""
+        return bool(self._marks[0, place])
+
+    def verdicts(self) -> tuple[list[float], list[float]]:
+        """After the reduction: the share of the ranks without a gradient, and with one that does not fit, for each."""
+        shares = self._marks.double() / self.one.double()
+        absent, odd = shares.tolist()
+        return absent, odd
+
+    def reset(self) -> None:
+        """Ready for the next step."""
+        self.left, self.submitted = self.size, False
+
+
+def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype], most_bytes: int) -> list[list[Entry]]:
+    """Which parameters go together: those of a group; others in the given order, up to ``most_bytes`` of a type.
+
+    >>> parameters = [torch.zeros(100), torch.zeros(100), torch.zeros(100, dtype=torch.float64), torch.zeros(100)]
+    >>> entries = [Entry(parameter, str(i), None, 1) for i, parameter in enumerate(parameters)]
+    >>> [[e.label for e in bucket] for bucket in plan(entries, lambda e: e.parameter.dtype, 800)]
+    [['0', '1'], ['2'], ['3']]
+    """
+    closed: list[list[Entry]] = []
+    open_: dict[tuple[object, ...], tuple[list[Entry], int]] = {}
+    for entry in entries:
+        dtype = dtype_on_wire(entry)
+        key = (entry.group, dtype, entry.parameter.device)
+        nbytes = entry.parameter.numel() * dtype.itemsize
+        bucket, filled = open_.get(key, ([], 0))
+        room = most_bytes if closed else min(_FIRST_BYTES, most_bytes)
+        if bucket and entry.group is None and filled + nbytes > room:
+            closed.append(bucket)
+            bucket, filled = [], 0
+        bucket.append(entry)
+        open_[key] = bucket, filled + nbytes
+    return closed + [bucket for bucket, _ in open_.values()]
+
+
+def layout_of(parameter: torch.Tensor) -> Strides | None:
+    """The strides in which autograd lays out the parameter's gradient; None where that is row by row.
+
+    >>> layout_of(torch.zeros(2, 3)), layout_of(torch.zeros(2, 3).t())
+    (None, (1, 3))
+    """
+    if parameter.is_contiguous() or parameter.layout is not torch.strided:
+        return None
+    expected = 1  # a permutation of a contiguous tensor has each stride the product of the sizes below it
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return None
+            expected *= size
+    return parameter.stride()
+
+
+def layout_sum(parameter: torch.Tensor) -> int:
+    """A number that tells layouts apart, small enough that the squares of many can be added up."""
+    strides = layout_of(parameter) or ()
+    told = [stride for stride, size in zip(strides, parameter.shape, strict=False) if size > 1]
+    return zlib.crc32(repr(told).encode()) & 0xFFFFF
+
+
+def _row_major(shape: Sequence[int]) -> Strides:
+    strides, below = [], 1
+    for size in reversed(shape):
+        strides.append(below)
+        below *= max(1, size)
+    return tuple(reversed(strides))

@@ -1,0 +1,67 @@
+"""Compression: fewer bytes for a gradient than it has.
+
+Two kinds. ``none``, ``fp16`` and ``bf16`` are classes without memory (``cast``): they change the element type and every
+collective that takes ``compression=`` takes them. The others are objects with a memory (``feedback``): what they leave
+out of one step they add to the next. They work on named gradients only: give one to ``DistributedOptimizer``, or call
+``reduce_gradients`` after ``backward``.
+
+===============  ====================  ==========================================  ===================
+compressor       file                  what a tensor of n elements becomes         bytes, of float32
+===============  ====================  ==========================================  ===================
+``power_sgd``    ``power_sgd``         two thin matrices of ``rank`` columns       rows + columns
+``top_k``        ``top_k``             the ``ratio · n`` largest, and where        8 · ratio · n
+``one_bit``      ``one_bit``           a sign each, and the mean magnitude         n / 8
+``int8``         ``int8``              a whole number each, a scale for 1024       n
+===============  ====================  ==========================================  ===================
+
+PowerSGD is summed on its way, as uncompressed gradients are. The others are gathered: each worker receives everybody's,
+so what they save is eaten up again when there are about as many workers as they save times (32 for ``one_bit``).
+"""
+
+from __future__ import annotations
+
+from hora.torch.compression.cast import BF16Compressor, Compressor, FP16Compressor, NoneCompressor
+from hora.torch.compression.feedback import ErrorFeedback, GradientCompressor
+from hora.torch.compression.gradients import reduce_gradients
+from hora.torch.compression.int8 import Int8
+from hora.torch.compression.one_bit import OneBit
+from hora.torch.compression.power_sgd import PowerSGD
+from hora.torch.compression.top_k import TopK
+
+__all__ = [
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "ErrorFeedback",
+    "FP16Compressor",
+    "GradientCompressor",
+    "Int8",
+    "NoneCompressor",
+    "OneBit",
+    "PowerSGD",
+    "TopK",
+    "reduce_gradients",
+]
+
+
+class Compression:
+    """The compressors to choose from.
+
+    >>> import torch
+    >>> smaller, context = Compression.bf16.compress(torch.ones(2))
+    >>> smaller.dtype, Compression.bf16.decompress(smaller, context).dtype
+    (torch.bfloat16, torch.float32)
+
+    Those with a memory are made first:
+
+    >>> Compression.power_sgd(rank=4)
+    PowerSGD(rank=4, start_step=0)
+    """
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+    power_sgd = PowerSGD
+    top_k = TopK
+    one_bit = OneBit
+    int8 = Int8
