@@ -66,10 +66,8 @@ def training(result: Result) -> str:
     rounds = max(cell.rounds for row in result.rows for cell in row.cells.values())
     remark = train_report.remark(result)
     told = [*([remark] if remark else []), *(f"Note: {note}" for note in result.notes)]
-    lines += [
-        "",
-        f"`{result.command}`: median of {rounds} rounds, on {provenance(result)}." + "".join(f" {t}." for t in told),
-    ]
+    measured = f"`{result.command}`: median of {rounds} rounds, on {provenance(result)}."
+    lines += ["", " ".join([measured, *(f"{said}." for said in told)])]
     return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,11 @@ from horovod.common.util import env, extension_available, gloo_built, is_iterabl
 from horovod.runner import run
 from horovod.torch.compression import Compression
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from horovod.common.util import gpu_available, is_version_greater_equal_than, num_rank_is_power_2
 from horovod.torch.mpi_ops import Average, Sum, allreduce_async, poll, synchronize
+from horovod.torch.mpi_ops import handle_average_backwards_compatibility as meant
+from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
 import hora
 
 assert horovod.__version__ == "0.28.1" and horovod.run is run is hora.run
@@ -29,7 +33,92 @@ total = hvd.allreduce(torch.ones(3) * (hvd.rank() + 1), op=hvd.Sum)
 assert total.tolist() == [3.0] * 3, total
 assert synchronize(allreduce_async(torch.ones(2), name="a", op=Average)).tolist() == [1.0, 1.0]
 assert broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
+assert hvd.optimizer.DistributedOptimizer is DistributedOptimizer is hora.torch.DistributedOptimizer
+assert hvd.SyncBatchNorm is SyncBatchNorm is hvd.sync_batch_norm.SyncBatchNorm
+assert meant(None, None) is meant(Average, None) is Average
+fresh = torch.nn.Linear(2, 1)
+broadcast_optimizer_state(torch.optim.Adam(fresh.parameters()), root_rank=0)
+assert fresh.weight.grad.tolist() == [[0.0, 0.0]]
+assert num_rank_is_power_2(4) and not num_rank_is_power_2(6) and not gpu_available("torch")
+assert is_version_greater_equal_than(torch.__version__, "1.5.0")
 print("fine", hvd.rank(), hvd.size())
+"""
+
+# What Horovod's PyTorch examples do with it: every option, one after the other.
+TRAINING = """
+import torch
+import horovod
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(42 + hvd.rank())
+
+
+def train(use_adasum=False, fp16=False, predivide=1.0, passes=1, clip=False):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), hvd.SyncBatchNorm(5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    scale = hvd.size() if not use_adasum else hvd.local_size() if hvd.nccl_built() and torch.cuda.is_available() else 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * scale, momentum=0.5)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), backward_passes_per_step=passes,
+        compression=hvd.Compression.fp16 if fp16 else hvd.Compression.none,
+        op=hvd.Adasum if use_adasum else hvd.Average, gradient_predivide_factor=predivide,
+    )
+    dataset = torch.utils.data.TensorDataset(torch.randn(64, 6), torch.randint(3, (64,)))
+    sampler = torch.utils.data.distributed.DistributedSampler(dataset, num_replicas=hvd.size(), rank=hvd.rank())
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for data, target in torch.utils.data.DataLoader(dataset, batch_size=8 * passes, sampler=sampler):
+            optimizer.zero_grad()
+            for part in range(0, len(data), 8):
+                loss = torch.nn.functional.cross_entropy(model(data[part : part + 8]), target[part : part + 8])
+                loss.div_(passes)
+                loss.backward()
+            if clip:
+                optimizer.synchronize()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            else:
+                optimizer.step()
+    for name, value in model.named_parameters():
+        assert torch.equal(value, hvd.broadcast(value.detach(), 0, name=name)), name
+    return hvd.allreduce(loss.detach(), name="loss").item()
+
+
+train()
+train(fp16=True)
+train(predivide=2.0)
+train(passes=2)
+train(clip=True)
+train(use_adasum=True)
+last = hvd.broadcast(torch.tensor(hvd.rank()), root_rank=1, name="resume_from_epoch").item()
+print("trained", last)
+"""
+
+ELASTIC = """
+import torch
+import horovod.torch as hvd
+from horovod.common.elastic import ObjectState
+from horovod.torch.elastic import ElasticSampler, TorchState
+from horovod.torch.elastic.state import ModelStateHandler
+
+
+@hvd.elastic.run
+def train(state):
+    raise AssertionError
+
+
+hvd.init()
+for use in (train, TorchState, ElasticSampler, ObjectState, ModelStateHandler):
+    try:
+        use(None)
+    except hvd.EnvironmentUnfit as error:
+        assert "elastic is not available yet" in str(error)
+    else:
+        raise AssertionError(use)
+print("refused")
 """
 
 
@@ -37,6 +126,18 @@ def test_an_unchanged_script() -> None:
     done = run_hora("run", "-np", "2", "--as-horovod", *python(SCRIPT), timeout_s=90)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:fine 0 2", "[1]<stdout>:fine 1 2"]
+
+
+def test_training_as_horovods_examples_do_it() -> None:
+    done = run_hora("run", "-np", "2", "--as-horovod", *python(TRAINING), timeout_s=90)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:trained 1", "[1]<stdout>:trained 1"]
+
+
+def test_elastic_can_be_imported_and_is_refused() -> None:
+    done = run_hora("run", "-np", "1", "--as-horovod", *python(ELASTIC), timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    assert "refused" in done.stdout
 
 
 def test_without_the_flag_there_is_no_horovod() -> None:

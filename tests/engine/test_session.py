@@ -128,6 +128,42 @@ def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
     assert any("KeyError: 'no such thing'" in line for line in rank_0), done.stderr
 
 
+def test_ranks_that_mean_different_process_sets_are_told_within_two_seconds(tmp_path: Path) -> None:
+    program = """
+import time
+from hora.errors import DeadlockError
+sets = [process_set.ProcessSet(ranks) for ranks in ([0, 1], [1, 2], [0, 2])]
+session.init(process_sets=sets)
+total(1)
+start = time.monotonic()
+try:
+    total(1, process_set=sets[session.rank()])
+except DeadlockError as error:
+    say(session.rank(), time.monotonic() - start < 2.0, *(f"submitted by rank {r}" in str(error) for r in range(3)))
+total(1)  # the engine goes on
+"""
+    assert run(3, program, tmp_path) == [[rank, True, True, True, True] for rank in range(3)]
+
+
+def test_unnamed_operations_of_different_lines(tmp_path: Path) -> None:
+    program = """
+from hora.errors import MismatchError
+session.init()
+def unnamed():
+    session.engine().barrier()
+try:
+    if session.rank() == 0:
+        unnamed()
+    else:
+        session.engine().barrier()
+    say(session.rank(), "done")
+except MismatchError as error:
+    say(session.rank(), "in unnamed" in str(error))
+"""
+    assert run(2, program, tmp_path) == [[0, "done"], [1, "done"]]
+    assert run(2, program, tmp_path, HORA_STRICT="1") == [[0, True], [1, True]]
+
+
 FOREIGN = (
     PRELUDE + "session.init()\nsay(session.rank(), session.local_rank(), session.size(), total(session.rank() + 1))\n"
 )

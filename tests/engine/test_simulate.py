@@ -154,7 +154,7 @@ def test_after_a_death_everything_ends_and_names_the_dead(size: int, seed: int, 
             assert (array == size).all()
         else:
             assert text.startswith(
-                f"PeerLostError: rank {victim} (host simulated, pid {10_000 + victim}) was lost: signal 9"
+                f"PeerLostError: rank {victim} (host simulated, pid {10_000 + victim}) died: signal 9"
             )
             assert ticket.request.name in text
     if any(result(ticket) != "done" for rank, ticket, _ in tickets if rank != victim):

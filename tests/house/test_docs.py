@@ -65,3 +65,35 @@ def test_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert hora.__version__ == version
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_code_in_the_documents_is_code() -> None:
+    broken = []
+    for page in PAGES:
+        for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            try:
+                compile(code, page.name, "exec")
+            except SyntaxError as error:
+                broken.append(f"{page.name}: {error}")
+    assert broken == []
+
+
+def test_the_recipes_for_training_run(tmp_path: Path) -> None:
+    """The page is followed from top to bottom, by a worker alone with a small model."""
+    import torch
+
+    import hora.torch as hvd
+
+    page = (ROOT / "docs" / "training.md").read_text()
+    images = torch.randn(512, 8)
+    names: dict[str, object] = {
+        "dataset": torch.utils.data.TensorDataset(images, (images.sum(1) > 0).long()),
+        "model": torch.nn.Linear(8, 2), "loss_of": torch.nn.functional.cross_entropy, "device": "cpu", "epoch": 3,
+        "checkpoint": tmp_path / "checkpoint.pt",
+    }  # fmt: skip
+    try:
+        for code in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+            exec(compile(code, "docs/training.md", "exec"), names)
+    finally:
+        hvd.shutdown()
+    assert (tmp_path / "checkpoint.pt").exists()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import gzip
 import json
+import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "examples" / "first_job.py"
+MNIST = ROOT / "examples" / "mnist"
 TIMEOUT_S = 100
-
-pytestmark = pytest.mark.slow
+SLOW = pytest.mark.slow
+TWO_WORKERS = ("-m", "hora", "run", "-np", "2", sys.executable)
 
 
 def run(*command: str) -> str:
@@ -28,7 +33,8 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("launcher", [(), ("-m", "hora", "run", "-np", "2", sys.executable)], ids=["alone", "two"])
+@SLOW
+@pytest.mark.parametrize("launcher", [(), TWO_WORKERS], ids=["alone", "two"])
 def test_first_job_learns(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     file = tmp_path / "result.json"
     said = run(*launcher, str(JOB), "--epochs", "2", "--images", "4096", "--json", str(file))
@@ -39,7 +45,64 @@ def test_first_job_learns(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     assert said.count("epoch ") == 2  # one rank speaks
 
 
+@SLOW
 def test_demo_compares(tmp_path: Path) -> None:
     said = run(str(ROOT / "examples" / "demo.py"), "--epochs", "1", "--images", "1024", "--quiet")
     assert "speed-up" in said and "1.00x" in said
     assert [line.split()[1] for line in said.splitlines() if line.startswith(("│", "|"))] == ["1", "2"]
+
+
+def changes() -> tuple[list[str], list[str]]:
+    """The lines of plain.py that scaled.py has not, and the other way round; empty ones do not count."""
+    before, after = ((MNIST / name).read_text().splitlines() for name in ("plain.py", "scaled.py"))
+    delta = [line for line in difflib.ndiff(before, after) if line[2:].strip()]
+    return [line[2:] for line in delta if line[0] == "-"], [line[2:] for line in delta if line[0] == "+"]
+
+
+def test_five_lines_scale_the_plain_script() -> None:
+    gone, new = changes()
+    assert len(new) == 5 and len(gone) <= 5, (gone, new)
+    assert all("hvd" in line for line in new)
+    assert "hora" not in (MNIST / "plain.py").read_text().partition('"""\n\n')[2]
+
+
+def test_the_readme_shows_exactly_these_lines() -> None:
+    diff = (ROOT / "README.md").read_text().split("```diff\n")[1].split("```")[0].splitlines()
+    gone, new = changes()
+    assert [line[1:] for line in diff if line.startswith("-")] == gone
+    assert [line[1:] for line in diff if line.startswith("+")] == new
+    plain = (MNIST / "plain.py").read_text()
+    for line in diff:
+        if line.startswith(" ") and line.strip() != "...":
+            assert f"{line[1:]}\n" in plain
+
+
+@SLOW
+def test_the_mnist_pair_learns_and_all_workers_end_with_the_same_weights() -> None:
+    quick = ("--images", "4096", "--epochs", "2", "--lr", "0.03")
+    said = {
+        "plain": run(str(MNIST / "plain.py"), *quick),
+        "scaled": run(*TWO_WORKERS, str(MNIST / "scaled.py"), *quick),
+    }
+    for name, lines in ((name, text.splitlines()) for name, text in said.items()):
+        assert any("drawn here instead of MNIST" in line for line in lines)
+        found = [re.search(r"epoch (\d)  accuracy ([\d.]+)%", line) for line in lines]
+        reached = [float(match[2]) for match in found if match and match[1] == "2"]
+        assert len(reached) == (1 if name == "plain" else 2)
+        assert len(set(reached)) == 1 and reached[0] > 20  # percent, of ten digits, by chance 10
+
+
+@SLOW
+def test_the_real_files_are_read_if_there_are_any(tmp_path: Path) -> None:
+    def idx(name: str, *sizes: int) -> None:
+        count = 1
+        for size in sizes:
+            count *= size
+        head = struct.pack(f">I{len(sizes)}I", 0x0800 | len(sizes), *sizes)
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(head + bytes(i % 10 for i in range(count))))
+
+    for part, count in (("train", 128), ("t10k", 32)):
+        idx(f"{part}-images-idx3-ubyte", count, 28, 28)
+        idx(f"{part}-labels-idx1-ubyte", count)
+    said = run(str(MNIST / "plain.py"), "--data", str(tmp_path), "--epochs", "1")
+    assert "drawn" not in said and "epoch 1" in said

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from hora.engine.request import Request, Segment
+from hora.errors import PeerLostError
 from hora.transport.base import DType, Kind, ReduceOp
+from hora.wire.messages import Peer
 
-__all__ = ["compact_ranks", "explain_mismatch", "explain_unfit", "suspicious_lines"]
+__all__ = ["compact_ranks", "explain_mismatch", "explain_unfit", "lost", "suspicious_lines"]
 
 _MAX_ROWS = 16
 _FREE_ROWS = (Kind.ALLGATHER, Kind.ALLTOALL)
@@ -19,6 +21,18 @@ _ADVICE = (
     "Nothing was computed and only this operation failed, with this message on every rank that submitted it.\n"
     "Make the calls agree, or give different operations different names."
 )
+
+
+def lost(peer: Peer, status: str, name: str, words: str = "") -> PeerLostError:
+    """The error of whoever waits for a rank that died; ``words`` are the last it said.
+
+    >>> print(lost(Peer(1, 1, 4242, "node7"), "signal 9 (SIGKILL)", "allreduce.x"))
+    rank 1 (host node7, pid 4242) died: signal 9 (SIGKILL). 'allreduce.x' was waiting for it.
+    No operation can finish without it. Look at the output of rank 1 for the reason.
+    """
+    reason = f"The last it said:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."
+    text = f"{peer} died: {status}. '{name}' was waiting for it.\nNo operation can finish without it. {reason}"
+    return PeerLostError(text, rank=peer.rank, host=peer.host, pid=peer.pid, status=status)
 
 
 def explain_mismatch(requests: Mapping[int, Request]) -> str | None:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from hora.engine.agree import Key
 from hora.engine.backend import Outcome
+from hora.engine.explain import lost
 from hora.engine.request import Request
 from hora.errors import (
     DeadlockError,
     DuplicateNameError,
     HorovodInternalError,
     MismatchError,
-    PeerLostError,
     ShutDownError,
     StallError,
 )  # fmt: skip
@@ -79,20 +79,8 @@ class Work(NamedTuple):
 
 
 def peer_lost(peer: Peer, status: str, words: str = "") -> Ender:
-    """
-    >>> print(peer_lost(Peer(1, 1, 4242, "node7"), "signal 9 (SIGKILL)")("allreduce.x"))
-    rank 1 (host node7, pid 4242) was lost: signal 9 (SIGKILL). 'allreduce.x' was waiting for it.
-    No operation can finish without it. Look at the output of rank 1 for the reason.
-    """
-    return lambda name: PeerLostError(
-        f"{peer} was lost: {status}. '{name}' was waiting for it.\n"
-        f"No operation can finish without it. "
-        + (f"The last it said:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."),
-        rank=peer.rank,
-        host=peer.host,
-        pid=peer.pid,
-        status=status,
-    )
+    """What waiting ends in when a rank has died."""
+    return lambda name: lost(peer, status, name, words)
 
 
 def shut_down(name: str) -> HorovodInternalError:

@@ -20,7 +20,7 @@ import msgspec
 
 from hora.config.settings import Settings
 from hora.engine.backend import Event, Outcome, Pending, Snapshot, What
-from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, lost, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
 from hora.engine.tableview import DESCRIPTION_BYTES, Place, describe, parse_snapshot, process_state
@@ -312,12 +312,8 @@ class TableBackend:
         while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
             time.sleep(0.005)
             status = self._text(self._lib.status, rank, _STATUS_BYTES)
-        peer = self.peers[rank]
-        text = (
-            f"rank {rank} (pid {peer.pid} on {peer.host}) died: {status or 'its process ended without shutdown()'}.\n"
-            f"'{name}' cannot finish without it, and nothing else can in this job.{self._last_words(rank)}"
-        )
-        return PeerLostError(text, rank=rank, host=peer.host, pid=peer.pid, status=status)
+        status = status or "its process ended without shutdown()"
+        return lost(self.peers[rank], status, name, self._text(self._lib.said, rank, _TEXT_BYTES).rstrip())
 
     def _last_words(self, rank: int) -> str:
         text = self._text(self._lib.said, rank, _TEXT_BYTES).rstrip()

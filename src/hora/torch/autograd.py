@@ -41,8 +41,11 @@ def recording(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def recording_in_place(tensors: Sequence[torch.Tensor]) -> bool:
-    """The same for an operation that overwrites them. Overwriting a leaf, such as a parameter, gives it a new value: there
-    is nothing to record, and Horovod's users do it without a second thought."""
+    """The same for an operation that overwrites them.
+
+    Overwriting a leaf, such as a parameter, gives it a new value: there is nothing to record, and Horovod's users do it
+    without a second thought.
+    """
 
     def computed(tensor: torch.Tensor) -> bool:
         return tensor.requires_grad and not (tensor if tensor._base is None else tensor._base).is_leaf

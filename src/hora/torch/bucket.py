@@ -36,9 +36,11 @@ class Entry:
     __slots__ = (
         "bucket",
         "channel",
+        "fire",
         "group",
         "hook",
         "kept",
+        "kind",
         "label",
         "layout",
         "left",
@@ -56,11 +58,13 @@ class Entry:
         self.parameter, self.label, self.group = parameter, label, group
         self.name = ""  # in this generation: under the optimizer's namespace
         self.left = passes  # backward passes until its gradient is due
-        self.hook: Any = None
+        self.hook: Any = None  # the handle of what is registered with the parameter
+        self.fire: Callable[[torch.Tensor], None] | None = None  # what is registered
         self.settled = False  # that it travels alone, for good
         self.sparse = False  # if settled: that its gradients are sparse
-        self.kept: object = None  # the gradient that was sent, where that is not ``view``
-        self.sent: Callable[[], torch.Tensor | None] | None = None  # alone: waits for what was sent in this step
+        self.kind = 0  # alone: what was sent in this step: nothing (0), a dense (1) or a sparse (2) gradient
+        self.sent: Callable[[], torch.Tensor | None] | None = None  # alone: waits for it; a result if not in place
+        self.kept: object = None  # what param.grad was when it was sent, where that is not ``view``
         self.resparse = -1  # sparse_as_dense: how many sparse dimensions the result gets again
         self.layout: Strides | None = None  # the order of elements that all ranks send it in; None: row by row
         self.channel: Channel | None = None
@@ -116,7 +120,19 @@ class Bucket:
     ``one``, whatever the reduction does to numbers.
     """
 
-    __slots__ = ("_marks", "channel", "dtype", "entries", "flat", "left", "one", "size", "submitted", "trouble", "views")
+    __slots__ = (
+        "_marks",
+        "channel",
+        "dtype",
+        "entries",
+        "flat",
+        "left",
+        "one",
+        "size",
+        "submitted",
+        "trouble",
+        "views",
+    )
 
     def __init__(self, entries: list[Entry], dtype: torch.dtype) -> None:
         self.entries, self.dtype = entries, dtype
@@ -140,7 +156,7 @@ class Bucket:
         self.submitted = False
         self.channel: Channel | None = None
         for place, (entry, view) in enumerate(zip(entries, self.views, strict=True)):
-            entry.bucket, entry.place, entry.layout = self, place, entry.layout
+            entry.bucket, entry.place = self, place
             entry.view = view if dtype is entry.parameter.dtype else None
 
     @property
@@ -159,19 +175,18 @@ class Bucket:
         self._marks[1, place] = 1
         self.trouble.fill_(1)
 
-    def is_absent(self, place: int) -> bool:
-        """Before the reduction: whether this rank has marked it so."""
-        return bool(self._marks[0, place])
-
     def verdicts(self) -> tuple[list[float], list[float]]:
         """After the reduction: the share of the ranks without a gradient, and with one that does not fit, for each."""
         shares = self._marks.double() / self.one.double()
         absent, odd = shares.tolist()
         return absent, odd
 
-    def reset(self) -> None:
+    def reset(self, had_trouble: bool = False) -> None:
         """Ready for the next step."""
         self.left, self.submitted = self.size, False
+        if had_trouble:
+            self._marks.zero_()
+            self.trouble.zero_()
 
 
 def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype], most_bytes: int) -> list[list[Entry]]:

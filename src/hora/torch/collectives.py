@@ -382,8 +382,9 @@ def _refuse_recording(tensors: Sequence[torch.Tensor], function: str) -> None:
     """An operation that ends later cannot be put on autograd's record now."""
     if autograd.recording_in_place(tensors):
         raise UsageError(
-            f"{function} on a tensor that was computed from others that require grad. Autograd cannot record an operation that finishes later,"
-            " and would compute wrong gradients. Call it under torch.no_grad(), or on tensor.data."
+            f"{function} on a tensor that was computed from others that require grad. Autograd cannot record an"
+            " operation that finishes later, and would compute wrong gradients. Call it under torch.no_grad(), or on"
+            " tensor.data."
         )
 
 

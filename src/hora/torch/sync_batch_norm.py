@@ -72,7 +72,7 @@ class SyncBatchNorm(_BatchNorm):
         >>> SyncBatchNorm.convert_sync_batchnorm(model)
         Sequential(
           (0): Linear(in_features=2, out_features=3, bias=True)
-          (1): SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+          (1): SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=True, ...track_running_stats=True)
         )
         """
         done: dict[torch.nn.Module, torch.nn.Module] = {}

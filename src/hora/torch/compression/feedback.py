@@ -6,7 +6,9 @@ Error feedback: worker i has a gradient g and an error e, zero at first, for eve
     e  ←  x − D(C(x))                 D(C) is the tensor that the code stands for
     result  =  Σ D(C(x)) over ranks   (divided by their number for Average)
 
-so that over any number of steps ``Σ results + Σ errors = Σ gradients``: nothing is lost, only late.
+so that over any number of steps ``Σ results + Σ errors = Σ gradients``: nothing is lost, only late. (Rounding aside; in
+particular, of a result to 16 bits if the gradient has no more. The error of a gradient that was scaled, as GradScaler
+does, is in that scale.)
 
 Promises: the result is the same on every rank, bit for bit where their arithmetic is the same (one type of CPU, one
 number of threads); sums run in rank order. Arithmetic and memory are float32 at least. The memory changes only when a

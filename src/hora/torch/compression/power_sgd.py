@@ -134,7 +134,7 @@ def _basis(columns: torch.Tensor) -> torch.Tensor:
     """
     if not columns.isfinite().all():
         return torch.full_like(columns, torch.nan)
-    basis, _ = torch.linalg.qr(columns.double())
+    basis: torch.Tensor = torch.linalg.qr(columns.double()).Q
     return basis.to(columns)
 
 

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
-from hora.torch import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+import torch
+
+import hora.torch as _hora
+from hora.torch import allgather_object, broadcast_object, broadcast_parameters
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """As in Hora. An optimizer without state also leaves zero gradients behind, as it does in Horovod."""
+    if not optimizer.state and not isinstance(optimizer, torch.optim.LBFGS):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    parameter.grad = torch.zeros_like(parameter)
+    _hora.broadcast_optimizer_state(optimizer, root_rank, model)

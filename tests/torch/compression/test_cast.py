@@ -1,4 +1,4 @@
-"""Compression changes what is sent and nothing else."""
+"""Casts change what is sent and nothing else."""
 
 from __future__ import annotations
 

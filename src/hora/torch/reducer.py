@@ -1,0 +1,464 @@
+"""The reducer: from gradients that autograd has just computed to reduced ones in ``param.grad``.
+
+It owns the hooks on the parameters. In the first step every gradient travels alone, by name (``torch.alone``); then the
+parameters are put into buckets in the order in which they became ready on the first rank (``torch.bucket``). From then
+on a hook copies the fresh gradient into its bucket while it is in the cache, sets ``param.grad`` to its place there,
+and the hook that completes a bucket submits it. ``finish`` submits what is missing and waits for all.
+
+Promises: ranks may differ in which parameters get a gradient and in which order. A rank without one contributes zeros
+to those that have one; where no rank has one, ``param.grad`` is left as it is. All ranks submit the same operations, in
+whatever order; what they change (new buckets) they change together, by what a reduction told all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from hora.engine import session
+from hora.engine.core import Engine
+from hora.engine.process_set import ProcessSet
+from hora.errors import UsageError
+from hora.ops.resolve import Reduction
+from hora.torch import alone
+from hora.torch.adapter import DTYPES
+from hora.torch.alone import DENSE, Answer, RollCall, Terms
+from hora.torch.bucket import Bucket, Channel, Entry, layout_of, plan
+from hora.torch.compression import Compression
+from hora.torch.numbering import name_of
+from hora.transport.base import ReduceOp
+
+__all__ = ["Reducer"]
+
+_CASTS = (Compression.fp16, Compression.bf16)
+
+_finished = 0  # how many times any reducer of this process has finished a step
+_owners: dict[int, weakref.ref[Reducer]] = {}  # by the identity of a parameter, which its reducer keeps alive
+
+Groups = Sequence[Sequence[torch.Tensor]]
+
+
+class Reducer:
+    """Reduces the gradients of some named parameters over a process set.
+
+    Args:
+        named_parameters: (name, parameter) pairs; names are what ranks pair gradients by.
+        compression: A ``Compressor`` class, or a ``GradientCompressor``, which then takes each gradient.
+        op: What the user asked for, Average or Sum.
+        prescale, postscale: Factors around the reduction. If they are not 1, they are all there is to an Average.
+        process_set: The ranks that take part; this must be one of them.
+        groups: Parameters that are to be reduced together.
+        sparse_as_dense: Reduce sparse gradients as dense ones.
+        passes: After how many backward passes a gradient is due.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        *,
+        compression: Any,
+        op: ReduceOp,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet,
+        groups: Groups = (),
+        sparse_as_dense: bool = False,
+        passes: int = 1,
+    ) -> None:
+        scaled = prescale != 1.0 or postscale != 1.0
+        how = Reduction(ReduceOp.SUM, prescale, postscale) if scaled else Reduction(op)
+        self._terms = Terms(compression, op, how, process_set, sparse_as_dense)
+        self._bucketable = compression is Compression.none or compression in _CASTS
+        self._group_of = {id(parameter): i for i, group in enumerate(groups) for parameter in group}
+        self._passes = passes
+        self._entries: list[Entry] = []
+        self._dormant: list[Entry] = []  # parameters that do not require a gradient, so far
+        self._alone: list[Entry] = []
+        self._buckets: list[Bucket] = []
+        self._pending: list[tuple[Callable[[Any], Any], Any]] = []  # what to wait for in this step, as submitted
+        self._order: list[Entry] = []  # what travelled alone in this step, as sent
+        self._roll: RollCall | None = None
+        self._began = 0  # ``_finished`` when the first of this step was submitted
+        self._builds = itertools.count()
+        self.closed = False
+        self._attach()
+        self.add(named_parameters)
+
+    # ---- parameters ----
+
+    def add(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take care of more parameters. All ranks must, before the same step."""
+        for label, parameter in named_parameters:
+            before = _owners.get(id(parameter))
+            if before is not None and (other := before()) is not None and other is not self:
+                other.close()  # a new optimizer for the same parameters takes over from the old one
+            _owners[id(parameter)] = weakref.ref(self)
+            entry = Entry(parameter, label, self._group_of.get(id(parameter)), self._passes)
+            entry.name = f"{self._namespace}.{label}"
+            self._entries.append(entry)
+            self._dormant.append(entry)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Hook those that require a gradient by now."""
+        for entry in [e for e in self._dormant if e.parameter.requires_grad or e.parameter.grad is not None]:
+            self._dormant.remove(entry)
+            entry.settled = not self._bucketable or entry.parameter.dtype not in DTYPES
+            self._alone.append(entry)
+            self._roll = None
+            self._hook(entry, self._alone_hook(entry))
+
+    def _hook(self, entry: Entry, fire: Callable[[torch.Tensor], None]) -> None:
+        if entry.hook is not None:
+            entry.hook.remove()
+        entry.fire = fire
+        entry.hook = entry.parameter.register_post_accumulate_grad_hook(fire) if entry.parameter.requires_grad else None
+
+    def set_passes(self, passes: int) -> None:
+        """After how many backward passes a gradient is due, from the next step on."""
+        self._passes = passes
+        for entry in self._entries:
+            if entry.left > 0:
+                entry.left = passes
+
+    def close(self) -> None:
+        """Let the parameters go."""
+        self.closed = True
+        for entry in self._entries:
+            if entry.hook is not None:
+                entry.hook.remove()
+            if (owner := _owners.get(id(entry.parameter))) is not None and owner() in (self, None):
+                del _owners[id(entry.parameter)]
+
+    def _attach(self) -> None:
+        """Begin, or begin again in a new generation: what the old one had under way is gone."""
+        self._engine: Engine = session.engine()
+        self._namespace = name_of(self, "gradients", self._terms.process_set)
+        self._help = getattr(self._engine.backend, "help", None) or (lambda: None)
+        self._pending.clear()
+        self._roll = None
+        for bucket in self._buckets:
+            self._dissolve(bucket)
+        self._buckets.clear()
+        for entry in self._entries:
+            entry.name, entry.channel = f"{self._namespace}.{entry.label}", None
+            entry.settled = not self._bucketable or entry.parameter.dtype not in DTYPES
+        self._reset()
+
+    # ---- hooks ----
+
+    def _view_hook(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        """The hook of a parameter in a bucket. It runs once for each parameter and step: every line counts."""
+        copy, submit, again, odd = view.copy_, self._submit, self._again, self._odd
+
+        def fire(parameter: torch.Tensor) -> None:
+            left = entry.left = entry.left - 1
+            if left:
+                if left < 0:
+                    again(entry, parameter)
+                return
+            grad = parameter.grad
+            if grad is not view:
+                try:
+                    parameter.grad = view  # checks the type, the shape and the device
+                    copy(grad if not grad.requires_grad else grad.detach())  # type: ignore[union-attr, arg-type]
+                except RuntimeError:
+                    odd(entry, grad)
+            left = bucket.left = bucket.left - 1
+            if not left:
+                submit(bucket)
+
+        return fire
+
+    def _cast_hook(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        """The hook of a parameter whose bucket has another type."""
+
+        def fire(parameter: torch.Tensor) -> None:
+            entry.left -= 1
+            if entry.left:
+                if entry.left < 0:
+                    self._again(entry, parameter)
+                return
+            self._cast(entry, bucket, view)
+            bucket.left -= 1
+            if not bucket.left:
+                self._submit(bucket)
+
+        return fire
+
+    def _alone_hook(self, entry: Entry) -> Callable[[torch.Tensor], None]:
+        """The hook of a parameter that travels alone."""
+
+        def fire(parameter: torch.Tensor) -> None:
+            entry.left -= 1
+            if entry.left:
+                if entry.left < 0:
+                    self._again(entry, parameter)
+                return
+            if session.current is not self._engine:
+                self._attach()
+                return
+            if not self._pending and not self._order:
+                self._began = _finished
+            assert parameter.grad is not None
+            self._send(entry, parameter.grad)
+            self._help()
+
+        return fire
+
+    def _again(self, entry: Entry, parameter: torch.Tensor) -> None:
+        """A gradient came again before the last one was taken: right only if that was thrown away meanwhile."""
+        if parameter.grad is entry.view or parameter.grad is entry.kept:
+            raise UsageError(
+                f"the gradient of {entry.label} was computed {self._passes + 1} times before step(). After"
+                f" {self._passes} it was sent to the other ranks, and what comes later would be lost. Increase"
+                " backward_passes_per_step to accumulate gradients locally over more backward passes, or call"
+                " step() or zero_grad() in between."
+            )
+        self.discard()
+        assert entry.fire is not None
+        entry.fire(parameter)
+
+    def _cast(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> None:
+        grad = entry.kept = entry.parameter.grad
+        assert grad is not None
+        if grad.layout is not torch.strided or grad.shape != view.shape or grad.device != view.device:
+            bucket.mark_odd(entry.place)
+        else:
+            view.copy_(grad.detach())
+
+    def _odd(self, entry: Entry, grad: torch.Tensor | None) -> None:
+        """A gradient that does not fit into its bucket: the parameter has changed since."""
+        entry.parameter.grad = entry.kept = grad
+        assert entry.bucket is not None
+        entry.bucket.mark_odd(entry.place)
+
+    def _send(self, entry: Entry, grad: torch.Tensor) -> None:
+        alone.send(entry, grad, self._terms)
+        self._order.append(entry)
+
+    def _submit(self, bucket: Bucket) -> None:
+        if session.current is not self._engine:
+            self._attach()
+            return
+        if not self._pending and not self._order:
+            self._began = _finished
+        bucket.submitted = True
+        bucket.one.fill_(1)
+        channel = bucket.channel
+        assert channel is not None
+        self._pending.append((channel.wait, channel.start(bucket.flat)))
+        self._help()
+
+    # ---- the end of a step ----
+
+    @property
+    def touched(self) -> bool:
+        """Whether any gradient came since the last step."""
+        return bool(self._pending or self._order) or any(bucket.left != bucket.size for bucket in self._buckets)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether another optimizer has finished a step since gradients came here: they were meant for that one."""
+        return _finished > self._began
+
+    def discard(self) -> None:
+        """Throw this step's gradients away, here and on the other ranks, which must do the same."""
+        self.finish(keep=False)
+
+    def finish(self, keep: bool = True) -> None:
+        """Submit what is missing, wait for all, and leave the reduced gradients in ``param.grad``."""
+        global _finished
+        if self.closed:
+            raise UsageError(
+                "this DistributedOptimizer is stepped after another one has been made for the same parameters, which"
+                " now reduces their gradients. They would not be reduced here. Step the newer one, or make only one."
+            )
+        if session.current is not self._engine:
+            self._attach()
+        if self._dormant:
+            self._wake()
+        try:
+            for bucket in self._buckets:
+                if not bucket.submitted:
+                    self._complete(bucket, keep)
+            roll = self._call(keep)
+            for wait, ticket in self._pending:
+                wait(ticket)
+            troubled = [bucket for bucket in self._buckets if bucket.trouble.item()]
+            odd = [entry for bucket in troubled for entry in self._sort_out(bucket, keep)]
+            for bucket in self._buckets:
+                if keep and bucket.entries[0].view is None:
+                    self._cast_back(bucket)
+            for bucket in troubled:
+                bucket.reset(had_trouble=True)
+            self._receive(roll, odd, keep)
+        finally:
+            self._reset()
+        _finished += 1
+
+    def _complete(self, bucket: Bucket, keep: bool) -> None:
+        """Put the gradients into a bucket that no hook put there: set by hand, short of a pass, or none."""
+        for entry, view in zip(bucket.entries, bucket.views, strict=True):
+            if entry.left <= 0:
+                continue
+            grad = entry.parameter.grad if keep else None
+            if grad is None:
+                bucket.mark_absent(entry.place)
+            elif entry.view is None:
+                self._cast(entry, bucket, view)
+            elif grad is not view:
+                try:
+                    entry.parameter.grad = view
+                    view.copy_(grad.detach())
+                except RuntimeError:
+                    self._odd(entry, grad)
+        self._submit(bucket)
+
+    def _call(self, keep: bool) -> RollCall | None:
+        """Send what travels alone and no hook sent, and call the roll."""
+        if not self._alone:
+            return None
+        if self._roll is None:
+            name = f"{self._namespace}.roll.{next(self._builds)}"
+            self._roll = RollCall(self._alone, self._engine, name, self._terms.process_set)
+        for entry in self._alone:
+            if entry.sent is None and keep and entry.parameter.grad is not None:
+                self._send(entry, entry.parameter.grad)
+        self._roll.start(self._order)
+        return self._roll
+
+    def _sort_out(self, bucket: Bucket, keep: bool) -> list[Entry]:
+        """Act on what ranks said about a bucket; returns what has to travel alone, after all."""
+        absent, odd = bucket.verdicts()
+        alone_after_all = []
+        for entry, view in zip(bucket.entries, bucket.views, strict=True):
+            here, there = absent[entry.place], odd[entry.place]
+            if there > 0:
+                if here + there < 0.999:
+                    raise UsageError(
+                        f"the gradient of {entry.label} has changed its type, shape or device on some ranks only. It"
+                        " cannot be added up. Change the model on all ranks before the same step."
+                    )
+                alone_after_all.append(entry)
+            elif here < 0.999 and keep and entry.left > 0 and entry.parameter.grad is None:
+                entry.parameter.grad = view if entry.view is not None else view.to(entry.parameter.dtype)
+        return alone_after_all
+
+    def _cast_back(self, bucket: Bucket) -> None:
+        grads, views = [], []
+        for entry, view in zip(bucket.entries, bucket.views, strict=True):
+            grad = entry.parameter.grad
+            if grad is not None and grad is entry.kept:
+                grads.append(grad.detach())
+                views.append(view)
+        torch._foreach_copy_(grads, views)
+
+    def _receive(self, roll: RollCall | None, odd: list[Entry], keep: bool) -> None:
+        """Hear the roll call, help the others with what only they have, take the results; then change what is due."""
+        heard = roll.hear() if roll is not None else None
+        taking_part, answers = heard if heard is not None else (0, [])
+        for entry, answer in zip(self._alone, answers, strict=False):
+            if not self._terms.sparse_as_dense:
+                alone.refuse_mixed(entry, answer)
+            if entry.sent is None and answer.kind:
+                self._bring_nothing(entry, answer.kind)
+            elif entry.sent is not None and answer.sparse and entry.resparse < 0:
+                entry.resparse = 1  # sparse_as_dense: sparse for the others
+        for entry in odd:
+            grad = entry.parameter.grad if keep else None
+            self._bring_nothing(entry, DENSE) if grad is None else self._send(entry, grad)
+        for entry in self._order:
+            self._take(entry, keep)
+        for bucket in {id(b): b for entry in odd if (b := entry.bucket) is not None}.values():
+            self._dissolve(bucket)
+            self._buckets.remove(bucket)
+        if heard is not None and taking_part == len(self._terms.process_set.members):
+            self._promote(answers)
+
+    def _bring_nothing(self, entry: Entry, kind: int) -> None:
+        nothing = alone.stand_in(entry.parameter, kind, self._terms.sparse_as_dense)
+        self._send(entry, nothing)
+        if kind == alone.SPARSE and self._terms.sparse_as_dense:
+            entry.resparse = 1
+
+    def _take(self, entry: Entry, keep: bool) -> None:
+        assert entry.sent is not None
+        result = entry.sent()
+        if not keep or entry.parameter.grad is not entry.kept:
+            return
+        if entry.resparse >= 0:
+            result = (entry.parameter.grad if result is None else result).to_sparse(entry.resparse)  # type: ignore[union-attr]
+        if result is not None:
+            entry.parameter.grad = result
+        elif entry.kept is None:
+            raise AssertionError("a stand-in has a result")
+
+    def _reset(self) -> None:
+        """Ready for the next step."""
+        self._pending.clear()
+        for entry in self._order:
+            entry.sent = entry.kept = None
+            entry.kind, entry.resparse = 0, -1
+        self._order.clear()
+        for bucket in self._buckets:
+            bucket.reset()
+            if bucket.entries[0].view is None:
+                for entry in bucket.entries:
+                    entry.kept = None
+        passes = self._passes
+        for entry in self._entries:
+            entry.left = passes
+
+    # ---- buckets ----
+
+    def _promote(self, answers: list[Answer]) -> None:
+        """Settle how those travel from now on that have sent gradients alone. All ranks decide this by the same answers."""
+        found = []
+        for entry, answer in zip(self._alone, answers, strict=True):
+            if entry.settled or not answer.kind:
+                entry.sparse = entry.sparse or answer.sparse > 0
+                continue
+            entry.layout = layout_of(entry.parameter) if answer.same_layout else None
+            if answer.sparse:
+                entry.settled = entry.sparse = True
+            elif answer.shared and entry.group is None and self._on_wire(entry) is entry.parameter.dtype:
+                entry.settled = True
+                entry.channel = self._channel(entry.name, entry.parameter)
+            else:
+                found.append((answer.order or len(answers) + 1, entry))
+        self._roll = None
+        found.sort(key=lambda pair: pair[0])  # stable: those that the first rank did not have stay in their order
+        for entries in plan([e for _, e in found], self._on_wire, self._engine.settings.bucket_bytes):
+            self._build(entries)
+
+    def _on_wire(self, entry: Entry) -> torch.dtype:
+        dtype = entry.parameter.dtype
+        if self._terms.compression in _CASTS and dtype.is_floating_point and dtype.itemsize > 2:
+            smaller: torch.dtype = self._terms.compression.dtype
+            return smaller
+        return dtype
+
+    def _channel(self, name: str, like: torch.Tensor) -> Channel:
+        kind = like.dtype, like.shape, like.device
+        return Channel(self._engine, name, kind, self._terms.how, self._terms.process_set)
+
+    def _build(self, entries: list[Entry]) -> None:
+        bucket = Bucket(entries, self._on_wire(entries[0]))
+        bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
+        self._buckets.append(bucket)
+        for entry, view in zip(entries, bucket.views, strict=True):
+            self._alone.remove(entry)
+            self._hook(entry, (self._cast_hook if entry.view is None else self._view_hook)(entry, bucket, view))
+
+    def _dissolve(self, bucket: Bucket) -> None:
+        """Let its parameters travel alone again, until they find another."""
+        for entry in bucket.entries:
+            entry.bucket = entry.view = entry.kept = None
+            self._alone.append(entry)
+            self._hook(entry, self._alone_hook(entry))
+        self._roll = None
