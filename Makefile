@@ -40,7 +40,7 @@ $(DEV_READY): requirements/dev.txt $(RUN_READY)
 	@touch $@
 
 # The C core is compiled here, into src/hora/transport/; without a compiler Hora is installed without it.
-$(INSTALLED): pyproject.toml setup.py $(wildcard native/*.c native/*.h) | $(RUN_READY)
+$(INSTALLED): pyproject.toml setup.py $(wildcard native/*.c native/*.h native/preload/*.c) | $(RUN_READY)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
@@ -71,6 +71,6 @@ bench: $(DEV_READY) $(INSTALLED)
 	$(BIN)/python bench/readme.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/hora/transport/_core.so
+	rm -rf $(VENV) build dist src/*.egg-info src/hora/transport/_core.so src/hora/transport/_alloc.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,8 @@
 
 The core (``native/*.c``) becomes ``hora/transport/_core.so``: a plain shared library that Hora loads with ctypes. It
 knows nothing of CPython or of any framework, so its file name carries no Python tag and one wheel,
-``py3-none-<platform>``, serves every Python and every torch.
+``py3-none-<platform>``, serves every Python and every torch. Beside it goes ``_alloc.so`` (``native/preload/*.c``), the
+allocator that the launcher preloads into workers.
 
 The build promises to succeed without a compiler. Where there is none, where it fails, or where the system is not Linux,
 one line says so and the package is built without the core: a pure wheel, in which Gloo carries the data. The
@@ -29,7 +30,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ROOT = Path(__file__).resolve().parent
-TARGET = Path("hora/transport/_core.so")
+TARGETS = {Path("hora/transport/_core.so"): "native", Path("hora/transport/_alloc.so"): "native/preload"}
 # -ffp-contract=off: a fused multiply-add on one machine and not on another would make sums differ in the last bit.
 COMPILE_FLAGS = (
     "-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-pthread",
@@ -50,14 +51,14 @@ def compiler() -> list[str]:
     return built_with if built_with and shutil.which(built_with[0]) else ["cc"]
 
 
-def compile_core(output: Path) -> None:
-    """Compile all ``native/*.c`` into one shared library at ``output``, or raise CoreNotBuilt and leave none."""
+def compile_library(output: Path, folder: str) -> None:
+    """Compile all C files of a folder into one shared library at ``output``, or raise CoreNotBuilt and leave none."""
     output.unlink(missing_ok=True)  # a library of an earlier build must not pass for this one's
     if not sys.platform.startswith("linux"):
         raise CoreNotBuilt(f"it needs Linux, this is {sys.platform}")
-    sources = sorted((ROOT / "native").glob("*.c"))
+    sources = sorted((ROOT / folder).glob("*.c"))
     if not sources:
-        raise CoreNotBuilt("there are no C sources in native/")
+        raise CoreNotBuilt(f"there are no C sources in {folder}/")
     output.parent.mkdir(parents=True, exist_ok=True)
     # Compile beside the target and rename: a process that has the old library loaded keeps its own file.
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".core-") as scratch:
@@ -95,22 +96,27 @@ class build_core(Command):
     def finalize_options(self) -> None:
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
-    def output(self) -> Path:
+    def outputs(self) -> dict[Path, str]:
+        """Where each library goes, and the folder of its sources."""
         if self.editable_mode or self.inplace:
-            return ROOT / "src" / TARGET
-        assert self.build_lib is not None
-        return Path(self.build_lib) / TARGET
+            place = ROOT / "src"
+        else:
+            assert self.build_lib is not None
+            place = Path(self.build_lib)
+        return {place / target: folder for target, folder in TARGETS.items()}
 
     def run(self) -> None:
         wish = os.environ.get("HORA_BUILD_CORE", "auto")
         if wish not in ("auto", "require", "no"):
             raise SystemExit(f"HORA_BUILD_CORE is {wish!r}; it can be auto, require or no.")
         if wish == "no":
-            self.output().unlink(missing_ok=True)
+            self.leave_none()
             return
         try:
-            compile_core(self.output())
+            for output, folder in self.outputs().items():
+                compile_library(output, folder)
         except CoreNotBuilt as reason:
+            self.leave_none()
             if wish == "require":
                 raise SystemExit(f"hora: the C core was not built, and HORA_BUILD_CORE=require: {reason}.") from None
             print(
@@ -121,12 +127,16 @@ class build_core(Command):
         else:
             self.built = True
 
+    def leave_none(self) -> None:
+        for output in self.outputs():
+            output.unlink(missing_ok=True)
+
     # What setuptools asks of every sub-command of build.
     def get_source_files(self) -> list[str]:
-        return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "native").glob("*.[ch]"))]
+        return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "native").rglob("*.[ch]"))]
 
     def get_outputs(self) -> list[str]:
-        return [str(self.output())] if self.built else []
+        return [str(output) for output in self.outputs()] if self.built else []
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

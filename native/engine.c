@@ -7,10 +7,12 @@
  */
 #include "core.h"
 #include "hora.h"
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@ enum { MAX_TICKETS = 1 << 16, MAX_PLANS = 1 << 17, EVENTS = 1 << 16, BATCH = 512
 void *hora_map(int fd);
 void hora_unmap(void *base);
 
+static void attach_allocator(struct core *c);
+static void detach_allocator(struct core *c);
 static struct rank *self(struct core *c) { return rank_at(c, c->rank); }
 
 /* ---- timeline ---- */
@@ -648,6 +652,7 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     c->batches = calloc(MAX_SETS, sizeof *c->batches);
     self(c)->pid = getpid();
     atomic_store(&self(c)->state, LIVE);
+    attach_allocator(c);
     c->executor_runs = start_thread(&c->executor, executor, c, "hora-executor");
     return c;
 }
@@ -656,6 +661,14 @@ void hora_watch(struct core *c, const int32_t *pids) {
     for (int r = 0; r < c->size; r++) c->watch_pids[r] = pids[r];
     if (c->size > 1 && pipe2(c->watch_pipe, O_CLOEXEC) == 0)
         c->watcher_runs = start_thread(&c->watcher, watcher, c, "hora-watcher");
+}
+
+int hora_pin(struct core *c, int core_number) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (core_number < 0 || core_number >= CPU_SETSIZE || !c->executor_runs) return EINVAL;
+    CPU_SET(core_number, &set);
+    return pthread_setaffinity_np(c->executor, sizeof set, &set);
 }
 
 void hora_leave(struct core *c) {
@@ -693,6 +706,7 @@ void hora_close(struct core *c) {
     }
     for (uint32_t i = 0; i < c->plan_count; i++)
         if (c->plans[i]) free_plan(c, c->plans[i]);
+    if (c->rank >= 0) detach_allocator(c);
     arena_close(c);
     free(c->plans);
     free(c->free_plans);
@@ -704,6 +718,29 @@ void hora_close(struct core *c) {
     /* Tensors may still live in the arena: the mapping stays until the process ends, unless nobody uses it. */
     if (!c->arena_used) hora_unmap(c->base);
     free(c);
+}
+
+/* ---- the preloaded allocator, if there is one (native/preload) ---- */
+
+static void *take_for_allocator(void *c, uint64_t bytes) { return arena_alloc(c, bytes); }
+static void give_from_allocator(void *c, void *memory) { arena_free(c, memory); }
+
+static void attach_allocator(struct core *c) {
+    bool (*attach)(char *, uint64_t, void *, void *(*)(void *, uint64_t), void (*)(void *, void *));
+    *(void **)&attach = dlsym(RTLD_DEFAULT, "hora_preload_attach");
+    if (attach) attach(arena_at(c, c->rank), c->header->arena_bytes, c, take_for_allocator, give_from_allocator);
+}
+
+static void detach_allocator(struct core *c) {
+    void (*detach)(void *, bool);
+    *(void **)&detach = dlsym(RTLD_DEFAULT, "hora_preload_detach");
+    if (detach) detach(c, !c->arena_used);
+}
+
+int hora_serve(uint64_t bytes) {
+    bool (*serve)(uint64_t);
+    *(void **)&serve = dlsym(RTLD_DEFAULT, "hora_preload_serve");
+    return serve && serve(bytes);
 }
 
 int hora_shares(struct core *c, void *memory, uint64_t bytes) { return arena_offset(c, memory, bytes) >= 0; }

@@ -15,6 +15,7 @@ API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes)
 API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint64_t fusion_bytes,
                            uint64_t cache_capacity, int split_groups);
 API void hora_watch(struct core *c, const int32_t *pids); /* notice the death of these processes, by rank */
+API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
 API void hora_leave(struct core *c);                      /* shut down in good order */
 API void hora_close(struct core *c);
 API uint32_t hora_generation(struct core *c);
@@ -69,6 +70,7 @@ API int hora_waiting(struct core *c); /* operations of this rank in flight */
 
 /* Memory that peers can reduce in place. */
 API int hora_shares(struct core *c, void *memory, uint64_t bytes); /* is this such memory? */
+API int hora_serve(uint64_t bytes); /* let blocks of exactly this size be such memory, where the allocator is preloaded */
 API void *hora_alloc(struct core *c, uint64_t bytes);
 API void hora_dealloc(struct core *c, void *memory);
 

@@ -21,9 +21,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's four IDX files; without it, digits are drawn")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--images", type=int, default=60_000, help="images to train on, at most")
-parser.add_argument("--batch", type=int, default=64, help="images in a batch of one process")
 parser.add_argument("--lr", type=float, default=0.01)
 args = parser.parse_args()
+BATCH = 64  # images that one process takes in a step
 
 torch.manual_seed(1)
 torch.set_num_threads(1)  # one core a process, so that one and many compare fairly
@@ -39,13 +39,12 @@ optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.5)
 for epoch in range(args.epochs):
     model.train()
     started = time.perf_counter()
-    sampler = data.RandomSampler(train)
-    loader = data.DataLoader(train, args.batch, sampler=sampler)
+    loader = data.DataLoader(train, BATCH, shuffle=True)
     for images, labels in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    speed = len(loader) * args.batch / (time.perf_counter() - started)
+    speed = len(loader) * BATCH / (time.perf_counter() - started)
 
     model.eval()
     with torch.no_grad():

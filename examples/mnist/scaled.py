@@ -23,9 +23,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's four IDX files; without it, digits are drawn")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--images", type=int, default=60_000, help="images to train on, at most")
-parser.add_argument("--batch", type=int, default=64, help="images in a batch of one process")
 parser.add_argument("--lr", type=float, default=0.01)
 args = parser.parse_args()
+BATCH = 64  # images that one process takes in a step
 
 hvd.init()
 torch.manual_seed(1)
@@ -43,13 +43,12 @@ optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=args
 for epoch in range(args.epochs):
     model.train()
     started = time.perf_counter()
-    sampler = data.DistributedSampler(train, hvd.size(), hvd.rank(), seed=epoch)
-    loader = data.DataLoader(train, args.batch, sampler=sampler)
+    loader = data.DataLoader(train, BATCH, sampler=data.DistributedSampler(train, hvd.size(), hvd.rank(), seed=epoch))
     for images, labels in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    speed = len(loader) * args.batch / (time.perf_counter() - started)
+    speed = len(loader) * BATCH / (time.perf_counter() - started)
 
     model.eval()
     with torch.no_grad():

@@ -153,6 +153,8 @@ VARIABLES: tuple[Variable, ...] = (
              "Fail such an operation on every rank; 0 keeps the default."),
     # Training
     Variable("BUCKET", "bucket_bytes", _bytes, "Gradients are reduced in buckets of about this size."),
+    Variable("SHARED_GRADIENTS", "shared_gradients", _bool,
+             "Let large gradients be allocated in shared memory, where hora run preloads its allocator into workers."),
     Variable("NONFINITE", "nonfinite", _choice(*get_args(NonFinite)),
              "What to do about gradients that are inf or nan: name them, stop, skip the step, or do not look."),
     Variable("DIVERGENCE_CHECK", "divergence_every", _int(0),

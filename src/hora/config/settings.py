@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Training
     bucket_bytes: int = 8 << 20
+    shared_gradients: bool = True
     nonfinite: NonFinite = "warn"
     divergence_every: int = 100
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import hashlib
 import logging
+import os
 import struct
 import time
 import weakref
@@ -108,6 +109,12 @@ class TableBackend:
         )  # fmt: skip
         if not self._core:
             raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
+        if settings.thread_affinity:
+            cpu = settings.thread_affinity[rank % len(settings.thread_affinity)]
+            if error := lib.pin(self._core, cpu):
+                _log.warning(
+                    "THREAD_AFFINITY: the background thread cannot run on processor %d: %s", cpu, os.strerror(error)
+                )
         lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
         self._plans: dict[int, tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
@@ -387,6 +394,10 @@ class TableBackend:
     def shares(self, address: int, nbytes: int) -> bool:
         """Whether peers can reach this memory."""
         return bool(self._lib.shares(self._core, address, nbytes))
+
+    def serve(self, nbytes: int) -> bool:
+        """Let tensors of exactly this size be born in such memory from now on, if ``hora run`` preloaded the allocator."""
+        return bool(self._lib.serve(nbytes))
 
     def help(self) -> None:
         """Do what was agreed on and can be done in place, without waiting for anybody."""

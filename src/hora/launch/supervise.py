@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
+from hora.config import env
 from hora.errors import EnvironmentUnfit
 from hora.launch import failure, guardian, local, output
 from hora.launch.plan import Plan, Worker
 from hora.launch.signals import Signals
+from hora.transport.preload import preload
 
 if TYPE_CHECKING:
     from hora.engine.hub import Hub
@@ -73,8 +75,10 @@ class Verdict(NamedTuple):
 
 def worker_environment(job: Job, worker: Worker, hub_fd: int | str) -> dict[str, str]:
     """The whole environment of one worker."""
+    wanted = env.find(job.environment, "SHARED_GRADIENTS")
     return {
         **job.environment,
+        **(preload(job.environment) if wanted is not False else {}),
         **job.plan.environment(worker),
         guardian.COOKIE: job.name,
         "HORA_HUB_FD": str(hub_fd),

@@ -96,6 +96,7 @@ from hora.torch.functions import (
     broadcast_parameters,
 )
 from hora.torch.memory import shared_empty
+from hora.torch.optimizer import DistributedOptimizer
 from hora.torch.sparse import sparse_allreduce_async
 from hora.torch.sync_batch_norm import SyncBatchNorm
 
@@ -104,6 +105,7 @@ __all__ = [
     "Average",
     "Compression",
     "DeadlockError",
+    "DistributedOptimizer",
     "DuplicateNameError",
     "EnvironmentUnfit",
     "HoraError",

@@ -44,7 +44,7 @@ def DistributedAdasumOptimizer(
     Args:
         optimizer: Any torch optimizer. The result is of a class of the same name derived from its class, and shares its
             parameter groups, state and hooks.
-        named_parameters: Taken for Horovod's sake, and checked: unique names that cover the optimizer's parameters.
+        named_parameters: Taken for Horovod's sake: ranks pair parameters by their order in the optimizer.
         compression: ``Compression.none``, ``fp16`` or ``bf16``; the changes travel in it.
         backward_passes_per_step: Taken for Horovod's sake: a step uses whatever gradients there are.
         process_set: The ranks that take part; all of them unless given. The others' optimizers step by themselves.
@@ -59,6 +59,11 @@ def DistributedAdasumOptimizer(
     ([0.5, 0.5], 'SGD')
     >>> hvd.shutdown()
     """
+    if isinstance(optimizer, _AdasumStep):
+        raise UsageError(
+            "DistributedAdasumOptimizer of a DistributedAdasumOptimizer. Steps would be combined twice. Give it the"
+            " plain optimizer."
+        )
     size = process_set.size()
     if size & (size - 1):
         raise UsageError(
@@ -70,16 +75,15 @@ def DistributedAdasumOptimizer(
             f"op=Adasum with compression={compression!r}. What is sent is the change of a parameter, not a gradient, so"
             " there is nothing for it to remember errors of. Use Compression.none, fp16 or bf16."
         )
-    if named_parameters is not None:
-        _check_names(list(named_parameters), optimizer)
-    made: Any = type(optimizer.__class__.__name__, (_AdasumStep, optimizer.__class__), {})
+    base = optimizer.__class__
+    made: Any = type(base.__name__, (_AdasumStep, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapper: _AdasumStep = made.__new__(made)
     # A scheduler made for the wrapped optimizer has put its own step there; ours must be found instead.
     wrapper.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
     wrapper._wrapped, wrapper._compression, wrapper._process_set = optimizer, compression, process_set
     wrapper._start = {}
     wrapper.set_backward_passes_per_step(backward_passes_per_step)
-    step: Any = optimizer.__class__.step
+    step: Any = base.step
     wrapper._own_step = step.__wrapped__ if getattr(step, "hooked", False) else step
     wrapper._patch_step_function()  # torch's step hooks run around the whole step, and therefore not inside it
     return wrapper
@@ -186,25 +190,3 @@ class _AdasumStep(torch.optim.Optimizer):
     def skip_synchronize(self) -> Iterator[None]:
         """Changes nothing: what is combined is the step, which is not made before ``step()``."""
         yield
-
-
-def _check_names(named: list[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer) -> None:
-    if any(not isinstance(pair, tuple) for pair in named):
-        raise UsageError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced by"
-            " model.named_parameters()."
-        )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise UsageError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}. Give each"
-            " parameter its own, as model.named_parameters() does."
-        )
-    known = {id(parameter) for _, parameter in named}
-    missing = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
-    if missing:
-        raise UsageError(
-            f"named_parameters was specified, but one or more model parameters were not named: {missing} of the"
-            " optimizer's are missing. Give all of them, as model.named_parameters() does."
-        )

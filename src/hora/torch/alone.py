@@ -42,9 +42,7 @@ def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
     """Begin to reduce one gradient, in place if possible; ``entry.sent`` waits for it."""
     compression, name = terms.compression, entry.name
     entry.kept, entry.kind = entry.parameter.grad, DENSE
-    own = grad  # what param.grad is, if it stays what it is
-    if grad.requires_grad:
-        grad = own = grad.detach()
+    grad = grad.detach() if grad.requires_grad else grad
     if grad.layout is not torch.strided:
         entry.kind = SPARSE
         if not terms.sparse_as_dense:
@@ -56,7 +54,7 @@ def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
         entry.sent = compression.start(name, grad, terms.op, terms.process_set)
         return
     if entry.channel is not None and grad.dtype is entry.parameter.dtype:
-        entry.sent = _through(entry.channel, _laid_out(entry, grad), own)
+        entry.sent = _through(entry.channel, _laid_out(entry, grad))
         return
     small, context = compression.compress(grad)
     sent = torch.view_as_real(small.resolve_conj()) if small.is_complex() else small
@@ -64,8 +62,9 @@ def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
 
     def wait() -> torch.Tensor | None:
         started.result()
-        result: torch.Tensor = compression.decompress(torch.view_as_complex(sent) if small.is_complex() else small, context)
-        return None if result is own else result
+        received = torch.view_as_complex(sent) if small.is_complex() else small
+        result: torch.Tensor = compression.decompress(received, context)
+        return result
 
     entry.sent = wait
 
@@ -79,12 +78,12 @@ def _laid_out(entry: Entry, grad: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(grad.shape, entry.layout, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
-def _through(channel: Channel, sent: torch.Tensor, own: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+def _through(channel: Channel, sent: torch.Tensor) -> Callable[[], torch.Tensor]:
     ticket, wait_for = channel.start(sent), channel.wait
 
-    def wait() -> torch.Tensor | None:
+    def wait() -> torch.Tensor:
         wait_for(ticket)
-        return None if sent is own else sent
+        return sent
 
     return wait
 

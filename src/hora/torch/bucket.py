@@ -63,7 +63,7 @@ class Entry:
         self.settled = False  # that it travels alone, for good
         self.sparse = False  # if settled: that its gradients are sparse
         self.kind = 0  # alone: what was sent in this step: nothing (0), a dense (1) or a sparse (2) gradient
-        self.sent: Callable[[], torch.Tensor | None] | None = None  # alone: waits for it; a result if not in place
+        self.sent: Callable[[], torch.Tensor] | None = None  # alone: waits for it
         self.kept: object = None  # what param.grad was when it was sent, where that is not ``view``
         self.resparse = -1  # sparse_as_dense: how many sparse dimensions the result gets again
         self.layout: Strides | None = None  # the order of elements that all ranks send it in; None: row by row

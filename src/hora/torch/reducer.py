@@ -81,6 +81,7 @@ class Reducer:
         self._buckets: list[Bucket] = []
         self._pending: list[tuple[Callable[[Any], Any], Any]] = []  # what to wait for in this step, as submitted
         self._order: list[Entry] = []  # what travelled alone in this step, as sent
+        self._abandoned: list[object] = []
         self._roll: RollCall | None = None
         self._began = 0  # ``_finished`` when the first of this step was submitted
         self._builds = itertools.count()
@@ -102,6 +103,13 @@ class Reducer:
             self._entries.append(entry)
             self._dormant.append(entry)
         self._wake()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        owner = _owners.get(id(parameter))
+        return owner is not None and owner() is self
 
     def _wake(self) -> None:
         """Hook those that require a gradient by now."""
@@ -266,6 +274,11 @@ class Reducer:
         """Whether another optimizer has finished a step since gradients came here: they were meant for that one."""
         return _finished > self._began
 
+    def restart(self) -> None:
+        """Gradients were thrown away before they were due: count the passes afresh."""
+        if self._passes > 1 and not self.touched:
+            self._reset()
+
     def discard(self) -> None:
         """Throw this step's gradients away, here and on the other ranks, which must do the same."""
         self.finish(keep=False)
@@ -297,9 +310,15 @@ class Reducer:
             for bucket in troubled:
                 bucket.reset(had_trouble=True)
             self._receive(roll, odd, keep)
+        except BaseException:
+            # What is under way goes on without us, and must find its memory where it was.
+            self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
+            for bucket in self._buckets:
+                bucket.reset(had_trouble=True)
+            raise
         finally:
+            _finished += 1
             self._reset()
-        _finished += 1
 
     def _complete(self, bucket: Bucket, keep: bool) -> None:
         """Put the gradients into a bucket that no hook put there: set by hand, short of a pass, or none."""
@@ -392,11 +411,9 @@ class Reducer:
         if not keep or entry.parameter.grad is not entry.kept:
             return
         if entry.resparse >= 0:
-            result = (entry.parameter.grad if result is None else result).to_sparse(entry.resparse)  # type: ignore[union-attr]
-        if result is not None:
+            result = result.to_sparse(entry.resparse)
+        if result is not entry.kept:
             entry.parameter.grad = result
-        elif entry.kept is None:
-            raise AssertionError("a stand-in has a result")
 
     def _reset(self) -> None:
         """Ready for the next step."""
@@ -410,6 +427,7 @@ class Reducer:
             if bucket.entries[0].view is None:
                 for entry in bucket.entries:
                     entry.kept = None
+        self._began = _finished
         passes = self._passes
         for entry in self._entries:
             entry.left = passes
@@ -417,12 +435,14 @@ class Reducer:
     # ---- buckets ----
 
     def _promote(self, answers: list[Answer]) -> None:
-        """Settle how those travel from now on that have sent gradients alone. All ranks decide this by the same answers."""
-        found = []
+        """Settle how those travel from now on that have sent gradients alone: by the answers, so on all ranks alike."""
+        found, changed = [], False
         for entry, answer in zip(self._alone, answers, strict=True):
             if entry.settled or not answer.kind:
+                changed = changed or (answer.sparse > 0) > entry.sparse
                 entry.sparse = entry.sparse or answer.sparse > 0
                 continue
+            changed = True
             entry.layout = layout_of(entry.parameter) if answer.same_layout else None
             if answer.sparse:
                 entry.settled = entry.sparse = True
@@ -431,7 +451,8 @@ class Reducer:
                 entry.channel = self._channel(entry.name, entry.parameter)
             else:
                 found.append((answer.order or len(answers) + 1, entry))
-        self._roll = None
+        if changed:
+            self._roll = None
         found.sort(key=lambda pair: pair[0])  # stable: those that the first rank did not have stay in their order
         for entries in plan([e for _, e in found], self._on_wire, self._engine.settings.bucket_bytes):
             self._build(entries)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tests.multi.body import body
 from tests.multi.compressors import Contribute, Simulated, int8, one_bit, power_sgd, top_k
-from tests.multi.data import check, process_sets, raises, tensor, tensors
+from tests.multi.data import process_sets, raises, tensor, tensors
 from torch import nn
 from torch.nn import functional
 
@@ -191,22 +191,34 @@ def a_checkpoint_of_rank_0_serves_all(hvd: ModuleType, rank: int, size: int) -> 
 @body()
 def power_sgd_goes_on_where_ranks_have_joined(hvd: ModuleType, rank: int, size: int) -> None:
     compressor = PowerSGD(rank=2, smallest=1)
-    common = tensor(99, (2, 25))
+    common = tensor(99, (40, 2))
     for step in range(rank + 1):
-        parts = [tensor(r, (40, 2), seed=str(step)) @ common for r in range(step, size)]
+        parts = [common @ tensor(r, (2, 25), seed=str(step)) for r in range(step, size)]
         own = parts[rank - step].clone()
         result = compressor.start("w", own, hvd.Sum, hvd.global_process_set)()
         assert torch.allclose(result, torch.stack(parts).sum(0), rtol=1e-3, atol=1e-3), step
     hvd.join()
-    parts = [tensor(r, (40, 2), seed="after") @ common for r in range(size)]
+    parts = [common @ tensor(r, (2, 25), seed="after") for r in range(size)]
     result = compressor.start("w", parts[rank].clone(), hvd.Sum, hvd.global_process_set)()
+    assert torch.allclose(result, torch.stack(parts).sum(0), rtol=1e-3, atol=1e-3)
     everyone = hvd.allgather(result.reshape(1, -1))
     assert (everyone == everyone[0]).all(), "they have different memories, and still one result"
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
-SEGMENTS = "1110111 0010010 1011101 1011011 0111010 1101011 1101111 1010010 1111111 1111011".split()
+SEGMENTS = [
+    "1110111",
+    "0010010",
+    "1011101",
+    "1011011",
+    "0111010",
+    "1101011",
+    "1101111",
+    "1010010",
+    "1111111",
+    "1111011",
+]
 BARS = ((2, 5, 3, 10), (3, 8, 4, 5), (3, 8, 10, 11), (8, 9, 5, 10), (9, 14, 4, 5), (9, 14, 10, 11), (14, 15, 5, 10))
 
 TOLERANCE = 0.02

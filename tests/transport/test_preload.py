@@ -1,0 +1,74 @@
+"""The preloaded allocator: blocks of the sizes asked for are shared, everything else is as ever."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hora.transport.preload import preload
+from tests.launch.jobs import run_hora
+
+PROGRAM = """
+import os, sys
+import torch
+import hora.torch as hvd
+from hora.engine import session
+
+hvd.init()
+backend, n = session.current.backend, 1 << 18
+def shared(tensor):
+    return backend.shares(tensor.data_ptr(), tensor.nbytes)
+
+early = torch.ones(n)
+assert not shared(early)
+assert backend.serve(4 * n) and backend.serve(8 * n + 4) and not backend.serve(1000)
+kept = [torch.full((n,), float(i)) for i in range(100)]  # more than are kept when freed
+assert all(map(shared, kept)) and not shared(torch.ones(n + 1)) and not shared(early)
+assert shared(torch.ones(2 * n + 1))
+assert all((t == i).all() for i, t in enumerate(kept))
+addresses = {t.data_ptr() for t in kept}
+del kept
+again = torch.ones(n)
+assert again.data_ptr() in addresses  # the block is used again
+assert shared(again.clone()) and shared(again + early)
+hvd.allreduce_(again, name="x", op=hvd.Sum)
+assert (again == hvd.size()).all()
+again.resize_(2 * n)  # moves it out of its block
+assert (again[:n] == hvd.size()).all() and not shared(again)
+held = torch.ones(n)
+if (child := os.fork()) == 0:  # a data loader's worker must not take from the arena, nor give back
+    fresh = torch.ones(n)
+    fine = not shared(fresh) and (held == 1).all()
+    del held, fresh
+    os._exit(0 if fine else 1)
+assert os.waitpid(child, 0)[1] == 0
+hvd.shutdown()
+assert (held == 1).all()  # outlives the generation
+del held
+torch.ones(n).sum()
+hvd.init()
+assert hvd.allreduce(torch.ones(n), name="y", op=hvd.Sum)[0] == hvd.size()
+"""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_gradients_can_be_born_in_shared_memory(tmp_path: Path, wanted: bool) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM if wanted else "import os\nassert '_alloc' not in os.environ.get('LD_PRELOAD', '')")
+    environment = {} if wanted else {"HORA_SHARED_GRADIENTS": "0"}
+    done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_other_allocators_are_left_alone(tmp_path: Path) -> None:
+    library = tmp_path / "_alloc.so"
+    assert preload({}, library) == {}
+    library.write_bytes(b"")
+    assert preload({}, library) == {"LD_PRELOAD": str(library)}
+    assert preload({"LD_PRELOAD": str(library)}, library) == {}
+    odd = tmp_path / "with space" / "_alloc.so"
+    odd.parent.mkdir()
+    odd.write_bytes(b"")
+    assert preload({}, odd) == {}
