@@ -16,7 +16,7 @@
  * so a rank that dies, even while it holds the lock, ends every other rank's wait.
  *
  * Files: kernels.c (arithmetic), segment.c (layout, arena), wait.c (futex, lock, barrier), table.c (arrivals, schedule,
- * join, failures), move.c (carrying operations out), engine.c (plans, tickets, threads).
+ * join, failures), move.c (carrying operations out), engine.c (plans, tickets, threads), report.c (what can be said about it).
  */
 #ifndef HORA_CORE_H
 #define HORA_CORE_H
@@ -304,8 +304,11 @@ void reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, 
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);
 void from_double(void *restrict out, const double *in, uint64_t count, int dtype);
 
-/* engine.c */
+/* report.c */
 void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t time_ns, uint64_t detail);
+void trace_agreement(struct core *c, struct ticket *t);
+
+/* engine.c */
 void finish(struct core *c, struct ticket *t, int status);
 
 #endif

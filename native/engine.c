@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_TICKETS = 1 << 16, MAX_PLANS = 1 << 17, EVENTS = 1 << 16, BATCH = 512 };
+enum { MAX_TICKETS = 1 << 16, MAX_PLANS = 1 << 17, BATCH = 512 };
 
 void *hora_map(int fd);
 void hora_unmap(void *base);
@@ -29,49 +29,6 @@ void hora_unmap(void *base);
 static void attach_allocator(struct core *c);
 static void detach_allocator(struct core *c);
 static struct rank *self(struct core *c) { return rank_at(c, c->rank); }
-
-/* ---- timeline ---- */
-
-void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t time_ns, uint64_t detail) {
-    if (!atomic_load_explicit(&c->tracing, memory_order_relaxed) || !p) return;
-    pthread_mutex_lock(&c->trace_lock);
-    if (c->events && c->event_head - c->event_tail < EVENTS)
-        c->events[c->event_head++ % EVENTS] =
-            (struct event){time_ns ? time_ns : now_ns(), p->number, (uint16_t)what, (uint16_t)rank, detail};
-    else
-        c->events_lost++;
-    pthread_mutex_unlock(&c->trace_lock);
-}
-
-void hora_trace(struct core *c, int on) {
-    pthread_mutex_lock(&c->trace_lock);
-    if (on && !c->events) c->events = malloc(EVENTS * sizeof *c->events);
-    atomic_store(&c->tracing, on != 0);
-    pthread_mutex_unlock(&c->trace_lock);
-}
-
-int64_t hora_events(struct core *c, char *out, int64_t room) {
-    int64_t n = 0;
-    pthread_mutex_lock(&c->trace_lock);
-    for (; n < room && c->event_tail < c->event_head; n++)
-        memcpy(out + n * (int64_t)sizeof(struct event), &c->events[c->event_tail++ % EVENTS], sizeof(struct event));
-    pthread_mutex_unlock(&c->trace_lock);
-    return n;
-}
-
-static void trace_agreement(struct core *c, struct ticket *t) {
-    if (!atomic_load_explicit(&c->tracing, memory_order_relaxed)) return;
-    struct entry *e = entry_at(c, t->entry);
-    struct set *s = set_at(c, e->set);
-    uint64_t last = 0;
-    for (uint32_t m = 0; m < s->count; m++) {
-        uint64_t at = arrival_at(e, s->members[m])->time_ns;
-        if (!has(e->contributors[t->round & 1], s->members[m])) continue;
-        trace(c, TRACE_ARRIVED, t->plan, s->members[m], at, 0);
-        last = at > last ? at : last;
-    }
-    trace(c, TRACE_AGREED, t->plan, c->rank, last, 0);
-}
 
 /* ---- plans ---- */
 
@@ -507,46 +464,6 @@ int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last)
     return status;
 }
 
-/* ---- failures ---- */
-
-uint64_t hora_failure(struct core *c, int64_t ticket) { return c->tickets[ticket]->failure; }
-
-static struct failure *failure_of(struct core *c, uint64_t failure) {
-    struct failure *f = failure ? failure_at(c, failure - 1) : NULL;
-    return f && f->serial == failure - 1 ? f : NULL;
-}
-
-int hora_failure_code(struct core *c, uint64_t failure) {
-    struct failure *f = failure_of(c, failure);
-    return f ? (int)f->code : 0;
-}
-
-static int copy_out(const char *from, size_t length, char *out, int room) {
-    if ((int)length >= room) length = (size_t)room - 1;
-    memcpy(out, from, length);
-    out[length] = 0;
-    return (int)length;
-}
-
-int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out, int room) {
-    struct failure *f = failure_of(c, failure);
-    return f ? copy_out(f->description + (uint64_t)rank * DESCRIPTION_BYTES, f->length[rank], out, room) : 0;
-}
-
-int hora_failure_text(struct core *c, uint64_t failure, char *out, int room) {
-    struct failure *f = failure_of(c, failure);
-    return f ? copy_out(f->text, strnlen(f->text, TEXT_BYTES), out, room) : 0;
-}
-
-int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const char *text) {
-    if (lock(c)) return ABORTED;
-    struct entry *e = entry_at(c, entry);
-    bool open = e->stamp == stamp && e->arrived;
-    if (open) fail_round(c, e, (enum failure_code)code, text);
-    unlock(c);
-    return open ? OK : PENDING;
-}
-
 /* ---- life and death ---- */
 
 int hora_abi(void) { return HORA_ABI; }
@@ -565,18 +482,6 @@ void hora_mark_dead(struct core *c, int rank, const char *status) {
     uint32_t nobody = 0;
     atomic_compare_exchange_strong(&c->header->abort, &nobody, (uint32_t)rank + 1);
     wake_everyone(c);
-}
-
-int hora_status(struct core *c, int rank, char *out, int room) {
-    struct rank *r = rank_at(c, rank);
-    return copy_out(r->status, strnlen(r->status, STATUS_BYTES), out, room);
-}
-
-void hora_say(struct core *c, const char *text) { snprintf(self(c)->text, TEXT_BYTES, "%s", text); }
-
-int hora_said(struct core *c, int rank, char *out, int room) {
-    struct rank *r = rank_at(c, rank);
-    return copy_out(r->text, strnlen(r->text, TEXT_BYTES), out, room);
 }
 
 static bool running(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
@@ -746,71 +651,3 @@ int hora_serve(uint64_t bytes) {
 int hora_shares(struct core *c, void *memory, uint64_t bytes) { return arena_offset(c, memory, bytes) >= 0; }
 void *hora_alloc(struct core *c, uint64_t bytes) { return arena_alloc(c, bytes); }
 void hora_dealloc(struct core *c, void *memory) { arena_free(c, memory); }
-
-/* ---- snapshot ---- */
-
-struct writer { char *at, *end; int64_t wanted; };
-
-static void write_bytes(struct writer *w, const void *from, size_t n) {
-    w->wanted += (int64_t)n;
-    if (w->at + n <= w->end) memcpy(w->at, from, n), w->at += n;
-}
-
-static void write_number(struct writer *w, int64_t value) { write_bytes(w, &value, sizeof value); }
-
-/* Numbers of 8 bytes: progress, ranks, then for each its state, pid, threads [n, ids], waits [n, (thread, entry, stamp)],
- * then operations, for each its entry, stamp, age in ns, kind, members [n, ranks], arrivals [n, (rank, length, bytes)]. */
-int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
-    struct writer w = {out, out + room, 0};
-    if (lock(c)) return 0;
-    write_number(&w, (int64_t)atomic_load(&c->header->progress));
-    write_number(&w, c->size);
-    for (int r = 0; r < c->size; r++) {
-        struct rank *k = rank_at(c, r);
-        int64_t waits = 0, threads = atomic_load(&k->thread_count);
-        write_number(&w, (int64_t)atomic_load(&k->state));
-        write_number(&w, k->pid);
-        write_number(&w, threads);
-        for (int64_t i = 0; i < threads; i++) write_number(&w, k->threads[i]);
-        for (int i = 0; i < MAX_WAITS; i++) waits += atomic_load(&k->waits[i].used) != 0;
-        write_number(&w, waits);
-        for (int i = 0; waits && i < MAX_WAITS; i++) {
-            uint32_t thread = atomic_load(&k->waits[i].used);
-            if (!thread) continue;
-            write_number(&w, thread);
-            write_number(&w, k->waits[i].entry);
-            write_number(&w, (int64_t)k->waits[i].stamp);
-            waits--;
-        }
-        for (; waits > 0; waits--) write_number(&w, 0), write_number(&w, -1), write_number(&w, 0);
-    }
-    int64_t open = 0;
-    for (uint32_t i = 0; i < c->header->used_entries; i++) open += entry_at(c, i)->arrived != 0;
-    write_number(&w, open);
-    for (uint32_t i = 0; i < c->header->used_entries; i++) {
-        struct entry *e = entry_at(c, i);
-        if (!e->arrived) continue;
-        struct set *s = set_at(c, e->set);
-        write_number(&w, i);
-        write_number(&w, (int64_t)e->stamp);
-        write_number(&w, (int64_t)(now_ns() - e->first_arrival_ns));
-        write_number(&w, e->kind);
-        write_number(&w, s->count);
-        for (uint32_t m = 0; m < s->count; m++) write_number(&w, s->members[m]);
-        write_number(&w, e->arrived);
-        for (int r = 0; r < c->size; r++) {
-            struct arrival *a = arrival_at(e, r);
-            if (a->round != atomic_load(&e->round) + 1) continue;
-            write_number(&w, r);
-            write_number(&w, a->description_length);
-            write_bytes(&w, a->description, a->description_length);
-        }
-    }
-    unlock(c);
-    return w.wanted <= room ? w.wanted : -w.wanted;
-}
-
-void hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
-                 double postscale, double divisor) {
-    reduce(out, in, n, count, dtype, op, prescale, postscale, divisor);
-}

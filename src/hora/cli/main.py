@@ -20,7 +20,7 @@ __all__ = ["main"]
 # name: (module, what the list of commands says). The module offers the click command under the same name.
 _COMMANDS = {
     "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
-    "bench": ("hora.cli.bench", "Measure collectives and start-up, beside other libraries."),
+    "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
 }
 
 

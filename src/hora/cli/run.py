@@ -66,7 +66,7 @@ _OPTIONS = (
     _switch("-prefix-timestamp", "--prefix-output-with-timestamp", "timestamp", help="Start lines with the time."),
     _switch("--dry-run", help="Show hosts, ranks, environment and commands; start nothing."),
     _switch("--verbose", help="Say what the launcher does."),
-    _switch("--summary", help="At the end show each rank's exit, time and memory."),
+    _switch("--summary", help="Say now and then how training goes, and at the end how each rank did."),
     _option("--config-file", metavar="FILE", help="Flags in a YAML or TOML file; those given here win."),
     _switch("-cb", "--check-build", "check_build", help="Show what this installation can use, and exit."),
     _switch("-v", "--version", "version", help="Show the version, and exit."),
@@ -184,6 +184,8 @@ def _environment(given: Mapping[str, Any], file: Mapping[str, Any], plan: Plan) 
         environment["HORA_TRANSPORT"] = "gloo"
     if given["interfaces"]:
         environment["HORA_GLOO_IFACE"] = environment["HOROVOD_GLOO_IFACE"] = ",".join(given["interfaces"])
+    if given["summary"]:
+        environment["HORA_SUMMARY"] = "1"
     if given["as_horovod"]:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SHIM), environment.get("PYTHONPATH", "")]))
     local_size = max(worker.place.local_size for worker in plan.workers)

@@ -67,7 +67,7 @@ class Immediate:
     __slots__ = ("_backend", "_core", "_now", "_plan", "_request")
 
     def __init__(self, backend: TableBackend, request: Request) -> None:
-        self._backend, self._request = backend, request
+        self._backend, self._request, self._plan = backend, request, -1
         self._now, self._core, self._plan = backend._lib.now, backend._core, backend._make_plan(request)
 
     def __call__(self, source: int, target: int) -> None:
@@ -251,7 +251,7 @@ class TableBackend:
         return int(number)
 
     def _drop_plan(self, number: int) -> None:
-        if self._core is not None:
+        if self._core is not None and number >= 0:
             self._planned.pop(number, None)
             self._lib.drop(self._core, number)
 

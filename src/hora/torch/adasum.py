@@ -82,6 +82,9 @@ def DistributedAdasumOptimizer(
     wrapper.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
     wrapper._wrapped, wrapper._compression, wrapper._process_set = optimizer, compression, process_set
     wrapper._start = {}
+    name_of(
+        wrapper, "adasum_optimizer", process_set
+    )  # now, because a rank that joins without a step would miss its turn
     wrapper.set_backward_passes_per_step(backward_passes_per_step)
     step: Any = base.step
     wrapper._own_step = step.__wrapped__ if getattr(step, "hooked", False) else step

@@ -60,7 +60,7 @@ def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
     sent = torch.view_as_real(small.resolve_conj()) if small.is_complex() else small
     started = submit.allreduce([sent], terms.how, name, terms.process_set, in_place=True)
 
-    def wait() -> torch.Tensor | None:
+    def wait() -> torch.Tensor:
         started.result()
         received = torch.view_as_complex(sent) if small.is_complex() else small
         result: torch.Tensor = compression.decompress(received, context)
@@ -122,13 +122,14 @@ class RollCall:
     def __init__(self, entries: Sequence[Entry], engine: Engine, name: str, process_set: ProcessSet) -> None:
         self._entries, self._engine = list(entries), engine
         self._first = process_set.members[0] == engine.rank
+        self.asks_for_check = False  # heard: the first rank wants replicas to be compared
         usual = [self._row(entry, _usual(entry)) for entry in entries]
-        self._usual = torch.tensor([1, 0, *(number for row in usual for number in row)])
+        self._usual = torch.tensor([1, 0, 0, *(number for row in usual for number in row)])
         like = torch.int64, self._usual.shape, torch.device("cpu")
         self._channel = Channel(engine, name, like, Reduction(ReduceOp.SUM), process_set)
 
-    def start(self, order: Sequence[Entry]) -> None:
-        """Say what was sent; ``order`` are the entries as they were sent."""
+    def start(self, order: Sequence[Entry], ask_for_check: bool) -> None:
+        """Say what was sent; ``order`` are the entries as they were sent. The first rank may ask for a check."""
         unusual = [place for place, entry in enumerate(self._entries) if entry.kind != _usual(entry)]
         self._said = self._usual.clone()
         if unusual:
@@ -137,16 +138,19 @@ class RollCall:
             said[1] = 1
             for place in unusual:
                 entry = self._entries[place]
-                said[2 + 6 * place : 8 + 6 * place] = self._row(entry, entry.kind, when.get(id(entry), 0))
+                said[3 + 6 * place : 9 + 6 * place] = self._row(entry, entry.kind, when.get(id(entry), 0))
             self._said = torch.tensor(said)
+        if ask_for_check:
+            self._said[2] = 1
         self._ticket = self._channel.start(self._said)
 
     def hear(self) -> tuple[int, list[Answer]] | None:
         """How many ranks took part and what they said of each entry; None if all said what they usually do."""
         self._channel.wait(self._ticket)
+        self.asks_for_check = bool(self._said[2])
         if not self._said[1]:
             return None
-        taking_part, _, *numbers = self._said.tolist()
+        taking_part, _, _, *numbers = self._said.tolist()
         answers = []
         for i in range(0, len(numbers), 6):
             dense, sparse, order, shared, layouts, squares = numbers[i : i + 6]

@@ -9,7 +9,7 @@ comes out does not depend on ranks firing alike.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -114,19 +114,24 @@ class Channel:
 class Bucket:
     """The gradients of some parameters in one flat tensor of ``dtype``, and what the ranks say about them.
 
-    The flat tensor holds the parameters in order, each aligned, then ``one`` (every rank adds 1), ``trouble`` (a rank
-    with something to say adds 1), and an ``absent`` and an ``odd`` for each parameter: a rank adds 1 if it has no
-    gradient, or one that does not fit. All of them go through the same reduction, so that they are compared with
-    ``one``, whatever the reduction does to numbers.
+    The flat tensor holds the parameters in order, each aligned, then ``one`` (every rank adds 1), ``mark`` (the
+    guard's), ``check`` (the first rank adds 1 to have replicas compared), ``trouble`` (a rank with something to say
+    adds 1), and an ``absent`` and an ``odd`` for each parameter: a rank adds 1 if it has no gradient, or one that does
+    not fit. All of them go through the same reduction, so that they are compared with ``one``, whatever the reduction
+    does to numbers.
     """
 
     __slots__ = (
+        "_check",
         "_marks",
+        "_opening",
+        "_template",
         "channel",
         "dtype",
         "entries",
         "flat",
         "left",
+        "mark",
         "one",
         "size",
         "submitted",
@@ -142,7 +147,7 @@ class Bucket:
         for entry in entries:
             starts.append(end)
             end += -(-entry.parameter.numel() // step) * step
-        length = end + 2 + 2 * len(entries)
+        length = end + 4 + 2 * len(entries)
         on_host = device.type == "cpu" and dtype in DTYPES
         self.flat = shared_empty(length, dtype=dtype) if on_host else torch.empty(length, dtype=dtype, device=device)
         self.flat.zero_()
@@ -150,8 +155,10 @@ class Bucket:
             self.flat.as_strided(entry.parameter.shape, entry.layout or _row_major(entry.parameter.shape), start)
             for entry, start in zip(entries, starts, strict=True)
         ]
-        self.one, self.trouble = self.flat[end : end + 1], self.flat[end + 1 : end + 2]
-        self._marks = self.flat[end + 2 :].view(2, len(entries))
+        self._opening = self.flat[end : end + 3]
+        self.one, self.mark, self._check, self.trouble = (self.flat[end + i : end + i + 1] for i in range(4))
+        self._marks = self.flat[end + 4 :].view(2, len(entries))
+        self._template = torch.tensor([1, 0, 0], dtype=dtype, device=device)
         self.size = self.left = len(entries)
         self.submitted = False
         self.channel: Channel | None = None
@@ -162,6 +169,20 @@ class Bucket:
     @property
     def nbytes(self) -> int:
         return self.flat.numel() * self.dtype.itemsize
+
+    def open(self, ask_for_check: bool) -> None:
+        """About to be submitted: say what every rank says."""
+        self._opening.copy_(self._template)
+        if ask_for_check:
+            self._check.fill_(1)
+
+    def asks_for_check(self) -> bool:
+        """After the reduction: whether the first rank wants replicas to be compared."""
+        return bool(self._check.item())
+
+    def pieces(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What is in it, by name."""
+        return zip((entry.label for entry in self.entries), self.views, strict=True)
 
     def mark_absent(self, place: int) -> None:
         """This rank has no gradient for it: it contributes zeros."""

@@ -84,6 +84,7 @@ class Guard:
         self.spent_s = 0.0
         self._strict = settings.strict
         self._process_set = process_set
+        self._name()  # now, because a rank that joins without a step would miss its turn
         self._notes: list[str] = []  # what this rank has found in this step
         self._later: list[tuple[list[str], torch.Tensor]] = []  # the same, of a device that must not be waited for
         self._step = self._times_found = self._times_diverged = 0
@@ -101,17 +102,16 @@ class Guard:
         if self.policy == "off" or not flat.numel() or not flat.is_floating_point():
             return
         began = perf_counter()
-        total = flat.sum(dtype=torch.float32 if flat.itemsize < 4 else None)
-        mark = _first(flat) if mark is None else mark
+        total = flat.sum() if flat.itemsize > 2 else flat.sum(dtype=torch.float32)
         if flat.is_cpu:
             if not math.isfinite(total.item()) and (found := not_finite(pieces)):  # large numbers may overflow the sum
                 self._notes += found
-                mark.fill_(math.nan)
+                (_first(flat) if mark is None else mark).fill_(math.nan)
         else:
             pairs = list(pieces)
             sums = torch._foreach_norm([piece for _, piece in pairs], 1)
             self._later.append(([name for name, _ in pairs], torch.stack([norm.float() for norm in sums])))
-            mark.add_((total * 0).to(mark.dtype))  # 0, or nan
+            (_first(flat) if mark is None else mark).add_((total * 0).to(flat.dtype))  # 0, or nan
         self.spent_s += perf_counter() - began
 
     def after_reduce(self, marks: Iterable[torch.Tensor]) -> Verdict:

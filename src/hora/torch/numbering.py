@@ -1,9 +1,9 @@
 """Names for what has none: layers, optimizers and other owners of collectives, one name each, the same on all ranks.
 
-An owner gets the next number of its kind when it first communicates, not when it is made: ranks may build different
-things (a model that only rank 0 evaluates), but they have to communicate in the same order. Numbers are counted afresh
-in every generation, and for every process set by itself, so that whoever joins later counts like the others. Copies of
-an owner are owners of their own.
+An owner gets the next number of its kind when it first asks. Optimizers ask when they are made. Layers ask when they
+first communicate: ranks may build different layers (a model that only rank 0 evaluates), but they have to communicate
+in the same order. Numbers are counted afresh in every generation, and for every process set by itself, so that whoever
+comes later counts like the others. Copies of an owner are owners of their own.
 """
 
 from __future__ import annotations

@@ -142,6 +142,7 @@ class _Distributed(torch.optim.Optimizer):
     _should_synchronize: bool
     _synchronized: bool  # the gradients are reduced, and the user knows
     _scaler_saw: bool  # they are reduced, because a GradScaler looked at them
+    _leave_out = False  # they are not finite, and the next step is to be left out
     backward_passes_per_step: int
 
     def _take_over(
@@ -214,9 +215,13 @@ class _Distributed(torch.optim.Optimizer):
         self._synchronized = self._scaler_saw = False
         if self._wrapped is not None:
             self._wrapped._opt_called = True  # type: ignore[attr-defined]  # what a scheduler of the wrapped one looks at
-        if closure is None:
-            return super().step(*args, **kwargs)
-        return super().step(closure, *args, **kwargs)
+        if self._leave_out:
+            self._leave_out = False
+            return None
+        loss = super().step(*args, **kwargs) if closure is None else super().step(closure, *args, **kwargs)
+        if reducer is not None:
+            reducer.after_step()
+        return loss
 
     step.hooked = True  # type: ignore[attr-defined]  # torch's step hooks run around the wrapped class's step
 
@@ -226,7 +231,7 @@ class _Distributed(torch.optim.Optimizer):
             if reducer.touched:
                 self._drop(reducer)
             reducer.restart()
-            self._synchronized = self._scaler_saw = False
+            self._synchronized = self._scaler_saw = self._leave_out = False
         super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -264,13 +269,13 @@ class _Distributed(torch.optim.Optimizer):
     def _show_scaler(self) -> None:
         assert self._reducer is not None
         if self._should_synchronize and (self._reducer.touched or not (self._synchronized or self._scaler_saw)):
-            self._finish()
+            self._finish(watched=True)
             self._scaler_saw = True
 
-    def _finish(self) -> None:
+    def _finish(self, watched: bool = False) -> None:
         if self._reducer is not None:
             self._enrol()
-            self._reducer.finish()
+            self._leave_out = not self._reducer.finish(watched=watched)
 
     def _enrol(self) -> None:
         """Hand parameters to the reducer that were added since, here or to the wrapped optimizer."""
@@ -295,6 +300,7 @@ class _Distributed(torch.optim.Optimizer):
         def reducing() -> Any:
             loss = closure()
             self._finish()
+            self._leave_out = False  # too late for that: the step has begun
             if isinstance(self, torch.optim.LBFGS):  # it decides by the loss, and all ranks must decide alike
                 with torch.no_grad():
                     own = torch.as_tensor(loss).detach().clone().reshape(1)

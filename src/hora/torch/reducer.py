@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -24,11 +25,13 @@ from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops.resolve import Reduction
-from hora.torch import alone
+from hora.torch import alone, guard, hooks, summary
 from hora.torch.adapter import DTYPES
 from hora.torch.alone import DENSE, Answer, RollCall, Terms
 from hora.torch.bucket import Bucket, Channel, Entry, layout_of, plan
 from hora.torch.compression import Compression
+from hora.torch.guard import Verdict
+from hora.torch.hooks import Hook
 from hora.torch.numbering import name_of
 from hora.transport.base import ReduceOp
 
@@ -84,9 +87,13 @@ class Reducer:
         self._abandoned: list[object] = []
         self._roll: RollCall | None = None
         self._began = 0  # ``_finished`` when the first of this step was submitted
+        self._steps = 0
+        self._check_due = self._check_now = False  # the replicas: the first rank says when, after this step
+        self._first_pass: int | None = None  # ``_finished`` at the first of several passes
         self._builds = itertools.count()
         self.closed = False
         self._attach()
+        self._check_due = self._is_first and self._guard is not None and bool(self._guard.every)
         self.add(named_parameters)
 
     # ---- parameters ----
@@ -118,12 +125,14 @@ class Reducer:
             entry.settled = not self._bucketable or entry.parameter.dtype not in DTYPES
             self._alone.append(entry)
             self._roll = None
-            self._hook(entry, self._alone_hook(entry))
+            self._hook(entry)
 
-    def _hook(self, entry: Entry, fire: Callable[[torch.Tensor], None]) -> None:
+    def _hook(self, entry: Entry) -> None:
+        """Register what fits the way it travels."""
         if entry.hook is not None:
             entry.hook.remove()
-        entry.fire = fire
+        fire = self._hook_for(entry)
+        entry.fire = fire = fire if self._passes == 1 else self._counting(fire)
         entry.hook = entry.parameter.register_post_accumulate_grad_hook(fire) if entry.parameter.requires_grad else None
 
     def set_passes(self, passes: int) -> None:
@@ -132,6 +141,8 @@ class Reducer:
         for entry in self._entries:
             if entry.left > 0:
                 entry.left = passes
+            if entry.hook is not None:
+                self._hook(entry)
 
     def close(self) -> None:
         """Let the parameters go."""
@@ -145,8 +156,12 @@ class Reducer:
     def _attach(self) -> None:
         """Begin, or begin again in a new generation: what the old one had under way is gone."""
         self._engine: Engine = session.engine()
+        self._most_bytes = self._engine.settings.bucket_bytes
         self._namespace = name_of(self, "gradients", self._terms.process_set)
         self._help = getattr(self._engine.backend, "help", None) or (lambda: None)
+        self._guard = guard.from_settings(self._terms.process_set)
+        self._summary = summary.from_settings(self._terms.process_set)
+        self._is_first = self._terms.process_set.members[0] == self._engine.rank
         self._pending.clear()
         self._roll = None
         for bucket in self._buckets:
@@ -159,64 +174,27 @@ class Reducer:
 
     # ---- hooks ----
 
-    def _view_hook(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        """The hook of a parameter in a bucket. It runs once for each parameter and step: every line counts."""
-        copy, submit, again, odd = view.copy_, self._submit, self._again, self._odd
+    def _hook_for(self, entry: Entry) -> Hook:
+        bucket = entry.bucket
+        if bucket is None:
+            return hooks.alone(entry, self._send_from_hook, self._again)
+        kind = hooks.into_cast if entry.view is None else hooks.into_view
+        return kind(entry, bucket, self._submit, self._again)
 
-        def fire(parameter: torch.Tensor) -> None:
-            left = entry.left = entry.left - 1
-            if left:
-                if left < 0:
-                    again(entry, parameter)
-                return
-            grad = parameter.grad
-            if grad is not view:
-                try:
-                    parameter.grad = view  # checks the type, the shape and the device
-                    copy(grad if not grad.requires_grad else grad.detach())  # type: ignore[union-attr, arg-type]
-                except RuntimeError:
-                    odd(entry, grad)
-            left = bucket.left = bucket.left - 1
-            if not left:
-                submit(bucket)
+    def _counting(self, fire: Hook) -> Hook:
+        """A hook that counts passes afresh after another optimizer's step: those before it were meant for that one.
 
-        return fire
+        What they accumulated is not touched: if it was meant for this one after all, ``finish`` sends it.
+        """
 
-    def _cast_hook(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        """The hook of a parameter whose bucket has another type."""
+        def counting(parameter: torch.Tensor) -> None:
+            if self._first_pass is not None and self._first_pass < _finished and not self.touched:
+                self._reset()
+            if self._first_pass is None:
+                self._first_pass = _finished
+            fire(parameter)
 
-        def fire(parameter: torch.Tensor) -> None:
-            entry.left -= 1
-            if entry.left:
-                if entry.left < 0:
-                    self._again(entry, parameter)
-                return
-            self._cast(entry, bucket, view)
-            bucket.left -= 1
-            if not bucket.left:
-                self._submit(bucket)
-
-        return fire
-
-    def _alone_hook(self, entry: Entry) -> Callable[[torch.Tensor], None]:
-        """The hook of a parameter that travels alone."""
-
-        def fire(parameter: torch.Tensor) -> None:
-            entry.left -= 1
-            if entry.left:
-                if entry.left < 0:
-                    self._again(entry, parameter)
-                return
-            if session.current is not self._engine:
-                self._attach()
-                return
-            if not self._pending and not self._order:
-                self._began = _finished
-            assert parameter.grad is not None
-            self._send(entry, parameter.grad)
-            self._help()
-
-        return fire
+        return counting
 
     def _again(self, entry: Entry, parameter: torch.Tensor) -> None:
         """A gradient came again before the last one was taken: right only if that was thrown away meanwhile."""
@@ -231,21 +209,20 @@ class Reducer:
         assert entry.fire is not None
         entry.fire(parameter)
 
-    def _cast(self, entry: Entry, bucket: Bucket, view: torch.Tensor) -> None:
-        grad = entry.kept = entry.parameter.grad
-        assert grad is not None
-        if grad.layout is not torch.strided or grad.shape != view.shape or grad.device != view.device:
-            bucket.mark_odd(entry.place)
-        else:
-            view.copy_(grad.detach())
-
-    def _odd(self, entry: Entry, grad: torch.Tensor | None) -> None:
-        """A gradient that does not fit into its bucket: the parameter has changed since."""
-        entry.parameter.grad = entry.kept = grad
-        assert entry.bucket is not None
-        entry.bucket.mark_odd(entry.place)
+    def _send_from_hook(self, entry: Entry) -> None:
+        if session.current is not self._engine:
+            self._attach()
+            return
+        assert entry.parameter.grad is not None
+        self._send(entry, entry.parameter.grad)
+        self._help()
 
     def _send(self, entry: Entry, grad: torch.Tensor) -> None:
+        if not self._pending and not self._order:
+            self._began = _finished
+        if self._guard is not None:
+            values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
+            self._guard.before_reduce(values, ((entry.label, values),))
         alone.send(entry, grad, self._terms)
         self._order.append(entry)
 
@@ -256,7 +233,9 @@ class Reducer:
         if not self._pending and not self._order:
             self._began = _finished
         bucket.submitted = True
-        bucket.one.fill_(1)
+        bucket.open(self._check_due and bucket is self._buckets[0])
+        if self._guard is not None:
+            self._guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
         channel = bucket.channel
         assert channel is not None
         self._pending.append((channel.wait, channel.start(bucket.flat)))
@@ -283,8 +262,12 @@ class Reducer:
         """Throw this step's gradients away, here and on the other ranks, which must do the same."""
         self.finish(keep=False)
 
-    def finish(self, keep: bool = True) -> None:
-        """Submit what is missing, wait for all, and leave the reduced gradients in ``param.grad``."""
+    def finish(self, keep: bool = True, watched: bool = False) -> bool:
+        """Submit what is missing, wait for all, and leave the reduced gradients in ``param.grad``.
+
+        False if they are not finite and the step is to be left out (HORA_NONFINITE=skip). Nothing is said about that if
+        the caller watches for it, as a GradScaler does, to which it is nothing special.
+        """
         global _finished
         if self.closed:
             raise UsageError(
@@ -295,6 +278,7 @@ class Reducer:
             self._attach()
         if self._dormant:
             self._wake()
+        began = perf_counter()
         try:
             for bucket in self._buckets:
                 if not bucket.submitted:
@@ -302,6 +286,9 @@ class Reducer:
             roll = self._call(keep)
             for wait, ticket in self._pending:
                 wait(ticket)
+            sent_bytes = sum(bucket.nbytes for bucket in self._buckets)
+            self._check_now = bool(self._buckets) and self._buckets[0].asks_for_check()
+            marks = [bucket.mark for bucket in self._buckets]
             troubled = [bucket for bucket in self._buckets if bucket.trouble.item()]
             odd = [entry for bucket in troubled for entry in self._sort_out(bucket, keep)]
             for bucket in self._buckets:
@@ -309,7 +296,7 @@ class Reducer:
                     self._cast_back(bucket)
             for bucket in troubled:
                 bucket.reset(had_trouble=True)
-            self._receive(roll, odd, keep)
+            received = self._receive(roll, odd, keep)
         except BaseException:
             # What is under way goes on without us, and must find its memory where it was.
             self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
@@ -319,23 +306,33 @@ class Reducer:
         finally:
             _finished += 1
             self._reset()
+        if self._summary is not None and keep:
+            sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
+            self._summary.end_step(perf_counter() - began, sent_bytes)
+        if self._guard is None:
+            return True
+        return self._guard.after_reduce([*marks, *received] if keep and not watched else ()) is Verdict.GO
+
+    def after_step(self) -> None:
+        """The optimizer has stepped. Now and then it is time to compare the ranks' parameters."""
+        self._steps += 1
+        if self._guard is None or not self._guard.every:
+            return
+        if self._check_now:
+            # Ranks may have counted differently, if some joined before others: all do it when the first says so.
+            step = self._guard.every * max(1, round(self._steps / self._guard.every)) if self._steps > 1 else 1
+            self._guard.check_replicas(((entry.label, entry.parameter) for entry in self._entries), step)
+        self._check_due = self._is_first and (self._steps + 1) % self._guard.every == 0
 
     def _complete(self, bucket: Bucket, keep: bool) -> None:
         """Put the gradients into a bucket that no hook put there: set by hand, short of a pass, or none."""
-        for entry, view in zip(bucket.entries, bucket.views, strict=True):
+        for entry in bucket.entries:
             if entry.left <= 0:
                 continue
-            grad = entry.parameter.grad if keep else None
-            if grad is None:
+            if not keep or entry.parameter.grad is None:
                 bucket.mark_absent(entry.place)
-            elif entry.view is None:
-                self._cast(entry, bucket, view)
-            elif grad is not view:
-                try:
-                    entry.parameter.grad = view
-                    view.copy_(grad.detach())
-                except RuntimeError:
-                    self._odd(entry, grad)
+            else:
+                (hooks.cast if entry.view is None else hooks.put)(entry, bucket)
         self._submit(bucket)
 
     def _call(self, keep: bool) -> RollCall | None:
@@ -348,7 +345,7 @@ class Reducer:
         for entry in self._alone:
             if entry.sent is None and keep and entry.parameter.grad is not None:
                 self._send(entry, entry.parameter.grad)
-        self._roll.start(self._order)
+        self._roll.start(self._order, self._check_due and not self._buckets)
         return self._roll
 
     def _sort_out(self, bucket: Bucket, keep: bool) -> list[Entry]:
@@ -375,11 +372,13 @@ class Reducer:
             if grad is not None and grad is entry.kept:
                 grads.append(grad.detach())
                 views.append(view)
-        torch._foreach_copy_(grads, views)
+        if grads:
+            torch._foreach_copy_(grads, views)
 
-    def _receive(self, roll: RollCall | None, odd: list[Entry], keep: bool) -> None:
+    def _receive(self, roll: RollCall | None, odd: list[Entry], keep: bool) -> list[torch.Tensor]:
         """Hear the roll call, help the others with what only they have, take the results; then change what is due."""
         heard = roll.hear() if roll is not None else None
+        self._check_now = self._check_now or (roll is not None and roll.asks_for_check)
         taking_part, answers = heard if heard is not None else (0, [])
         for entry, answer in zip(self._alone, answers, strict=False):
             if not self._terms.sparse_as_dense:
@@ -391,13 +390,13 @@ class Reducer:
         for entry in odd:
             grad = entry.parameter.grad if keep else None
             self._bring_nothing(entry, DENSE) if grad is None else self._send(entry, grad)
-        for entry in self._order:
-            self._take(entry, keep)
+        received = [self._take(entry, keep) for entry in self._order]
         for bucket in {id(b): b for entry in odd if (b := entry.bucket) is not None}.values():
             self._dissolve(bucket)
             self._buckets.remove(bucket)
         if heard is not None and taking_part == len(self._terms.process_set.members):
             self._promote(answers)
+        return received
 
     def _bring_nothing(self, entry: Entry, kind: int) -> None:
         nothing = alone.stand_in(entry.parameter, kind, self._terms.sparse_as_dense)
@@ -405,15 +404,15 @@ class Reducer:
         if kind == alone.SPARSE and self._terms.sparse_as_dense:
             entry.resparse = 1
 
-    def _take(self, entry: Entry, keep: bool) -> None:
+    def _take(self, entry: Entry, keep: bool) -> torch.Tensor:
         assert entry.sent is not None
         result = entry.sent()
-        if not keep or entry.parameter.grad is not entry.kept:
-            return
-        if entry.resparse >= 0:
-            result = result.to_sparse(entry.resparse)
-        if result is not entry.kept:
-            entry.parameter.grad = result
+        if keep and entry.parameter.grad is entry.kept:  # and the user has not thrown it away meanwhile
+            if entry.resparse >= 0:
+                result = result.to_sparse(entry.resparse)
+            if result is not entry.kept:
+                entry.parameter.grad = result
+        return result
 
     def _reset(self) -> None:
         """Ready for the next step."""
@@ -427,7 +426,7 @@ class Reducer:
             if bucket.entries[0].view is None:
                 for entry in bucket.entries:
                     entry.kept = None
-        self._began = _finished
+        self._began, self._first_pass = _finished, None
         passes = self._passes
         for entry in self._entries:
             entry.left = passes
@@ -454,7 +453,7 @@ class Reducer:
         if changed:
             self._roll = None
         found.sort(key=lambda pair: pair[0])  # stable: those that the first rank did not have stay in their order
-        for entries in plan([e for _, e in found], self._on_wire, self._engine.settings.bucket_bytes):
+        for entries in plan([e for _, e in found], self._on_wire, self._most_bytes):
             self._build(entries)
 
     def _on_wire(self, entry: Entry) -> torch.dtype:
@@ -472,14 +471,14 @@ class Reducer:
         bucket = Bucket(entries, self._on_wire(entries[0]))
         bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
         self._buckets.append(bucket)
-        for entry, view in zip(entries, bucket.views, strict=True):
+        for entry in entries:
             self._alone.remove(entry)
-            self._hook(entry, (self._cast_hook if entry.view is None else self._view_hook)(entry, bucket, view))
+            self._hook(entry)
 
     def _dissolve(self, bucket: Bucket) -> None:
         """Let its parameters travel alone again, until they find another."""
         for entry in bucket.entries:
             entry.bucket = entry.view = entry.kept = None
             self._alone.append(entry)
-            self._hook(entry, self._alone_hook(entry))
+            self._hook(entry)
         self._roll = None

@@ -2,7 +2,7 @@
 
 ::
 
-    hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for communication; 102 MB sent; slowest: rank 3, 8 ms behind
+    hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 102 MB sent; slowest: rank 3, 8.00 ms behind
 
 Times are medians over the last steps, from the end of one to the end of the next; what is before the end of the first
 is not counted. On a terminal the line is written again and again in its place; in a log there is one every few seconds,
@@ -30,7 +30,7 @@ from hora.engine.process_set import ProcessSet, global_process_set
 from hora.torch.collectives import Sum, allreduce_
 from hora.torch.numbering import name_of
 
-__all__ = ["Figures", "Summary", "from_settings", "line", "steps_until_next"]
+__all__ = ["Figures", "Summary", "from_settings", "line", "slowest", "steps_until_next"]
 
 _WINDOW = 50  # steps that medians are taken over
 _LOG_EVERY_S = 5.0
@@ -75,6 +75,7 @@ class Summary:
         self._untold = False
         self._slowest, self._behind_s = -1, 0.0
         self._engine: Engine | None = None
+        self._name = name_of(self, "summary", process_set)
         self._speaks = False
         last_words = weakref.WeakMethod(self.close)
         atexit.register(lambda: (close := last_words()) and close())
@@ -87,6 +88,7 @@ class Summary:
         now = self._clock()
         if session.current is not self._engine:  # the first step, or the first of a new generation
             self._engine = session.engine()
+            self._name = name_of(self, "summary", self._process_set)
             self._speaks = self._process_set.rank() == 0
             self._ended, self._gather_at = None, self._count + 3
         self._count, self._bytes, self._untold = self._count + 1, sent_bytes, True
@@ -116,8 +118,7 @@ class Summary:
         _, step_s, exposed_s, *_ = self.figures()
         table = torch.zeros((self._process_set.size(), 2), dtype=torch.float64)
         table[self._process_set.rank()] = torch.tensor([step_s, step_s - exposed_s], dtype=torch.float64)
-        name = f"{name_of(self, 'summary', self._process_set)}.times"
-        allreduce_(table, name=name, op=Sum, process_set=self._process_set)
+        allreduce_(table, name=f"{self._name}.times", op=Sum, process_set=self._process_set)
         steps, computing = table.t().tolist()
         self._slowest, self._behind_s = slowest(dict(zip(self._process_set.members, computing, strict=True)))
         self._gather_at = self._count + steps_until_next(max(steps))
@@ -126,9 +127,8 @@ class Summary:
         return _TERMINAL_EVERY_S if self._on_terminal else _LOG_EVERY_S
 
     def _write(self, now: float, last: bool = False) -> None:
-        name = name_of(self, "summary", self._process_set) if self._engine is session.current else ""
-        number = name.rpartition(".")[2]
-        text = line(self.figures(), "" if number in ("", "0") else f" optimizer {int(number) + 1},")
+        number = int(self._name.rpartition(".")[2])
+        text = line(self.figures(), f" optimizer {number + 1}," if number else "")
         if self._on_terminal:
             text = f"\r{text}\x1b[K" + ("\n" if last else "")
         else:
@@ -169,12 +169,12 @@ def line(figures: Figures, label: str = "") -> str:
     """The line.
 
     >>> line(Figures(1234, 0.347, 0.019, 102_228_128, 3, 0.008))
-    'hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for communication; 102 MB sent; slowest: rank 3, 8.00 ms behind'
+    'hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 102 MB sent; slowest: rank 3, 8.00 ms behind'
     """
     share = 100 * figures.exposed_s / figures.step_s if figures.step_s else 0.0
     parts = [
         f"hora:{label} step {figures.steps:,}: {_time(figures.step_s)}, of which {_time(figures.exposed_s)}"
-        f" ({share:.0f} %) waiting for communication",
+        f" ({share:.0f} %) waiting for others",
         f"{_size(figures.sent_bytes)} sent",
     ]
     if figures.slowest >= 0:
@@ -197,4 +197,5 @@ def _size(count: float) -> str:
 
 
 def _three_digits(value: float) -> str:
+    value = float(f"{value:.3g}")  # before it is known how many of them come after the point
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

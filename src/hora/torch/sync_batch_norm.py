@@ -15,6 +15,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -105,15 +106,12 @@ class SyncBatchNorm(_BatchNorm):
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
-        name = name_of(self, "sync_batch_norm", self.process_set)
-        function: type[torch.autograd.Function] = _Normalize
-        output, mean, var, total = function.apply(input, self.weight, self.bias, self.eps, name, self.process_set)
+        output, mean, var, total = _normalize(self, input)
         if self.running_mean is not None and self.running_var is not None and total > 0:
             with torch.no_grad():
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
                 self.running_var.lerp_((var * (total / (total - 1))).to(self.running_var.dtype), factor)
-        result: torch.Tensor = output
-        return result
+        return output
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
@@ -145,6 +143,16 @@ class SyncBatchNorm(_BatchNorm):
         _BatchNorm.__setstate__(
             self, {**state, "process_set": global_process_set if ranks is None else ProcessSet(ranks)}
         )
+
+
+@_disable_dynamo  # the compiler is to leave communication alone, and not to look into it either
+def _normalize(layer: SyncBatchNorm, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
+    function: type[torch.autograd.Function] = _Normalize
+    name = name_of(layer, "sync_batch_norm", layer.process_set)
+    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float] = function.apply(
+        input, layer.weight, layer.bias, layer.eps, name, layer.process_set
+    )
+    return results
 
 
 class _Normalize(torch.autograd.Function):

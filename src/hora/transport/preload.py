@@ -1,7 +1,7 @@
 """The preloaded allocator: gradients that are born in shared memory.
 
-The launcher puts ``_alloc.so`` (native/preload) into ``LD_PRELOAD`` of its workers. It is inert until the optimizer says
-which sizes its gradients have. Where another allocator is preloaded already, that one stays alone.
+The launcher puts ``_alloc.so`` (native/preload) into ``LD_PRELOAD`` of its workers. It is inert until the optimizer
+says which sizes its gradients have. Where another allocator is preloaded already, that one stays alone.
 """
 
 from __future__ import annotations

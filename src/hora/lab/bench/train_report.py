@@ -71,7 +71,7 @@ def cell_text(row: Row, contender: str) -> str:
 
     >>> row = Row(name="x", images=4, cells={"hora": cell([0.5])}, shares={"hora": 0.97}, added_us={"hora": 15_000.0})
     >>> cell_text(row, "hora"), cell_text(row, "ddp")
-    ('8.0/s  97 %', '')
+    ('8.0/s (97 %)', '')
     """
     if contender not in row.cells:
         return ""
@@ -79,7 +79,7 @@ def cell_text(row: Row, contender: str) -> str:
         took = time_text(row.cells[contender].median_us)
         return f"{took} a step" if contender == LIMIT else f"+{time_text(row.added_us[contender])}"
     speed = speed_text(row, contender)
-    return speed if contender == LIMIT else f"{speed}  {100 * row.shares[contender]:.0f} %"
+    return speed if contender == LIMIT else f"{speed} ({100 * row.shares[contender]:.0f} %)"
 
 
 def headings(result: Result) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ that missed steps (``join``, or a new one) only makes one step's choice of direc
 
 from __future__ import annotations
 
+import time
 import zlib
 
 import torch
@@ -30,6 +31,8 @@ from hora.torch.compression.feedback import ErrorFeedback, Exchange, Memory, who
 from hora.transport.base import ReduceOp
 
 __all__ = ["PowerSGD"]
+
+_PAUSE_S = 50e-6
 
 
 class PowerSGD(ErrorFeedback):
@@ -43,7 +46,7 @@ class PowerSGD(ErrorFeedback):
         super().__init__(smallest)
         self.rank = whole_number("rank", rank, 1)
         self.start_step = whole_number("start_step", start_step, 0)
-        self._under_way: list[_Rounds] = []  # their first round, oldest first
+        self._under_way: list[_Rounds] = []  # in their first round, oldest first
 
     def __repr__(self) -> str:
         return f"PowerSGD(rank={self.rank}, start_step={self.start_step})"
@@ -64,21 +67,28 @@ class PowerSGD(ErrorFeedback):
 
         def wait() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             rounds.begin_second()
-            self._advance()
+            # Another rank may finish in another order, and wait for the second round of one that is in its first here.
+            while self._advance(all_of_them=True) and not rounds.has_ended():
+                time.sleep(_PAUSE_S)
             basis, q = rounds.result()
             return (basis @ q.t()).view_as(x), {"error": x, "q": q}
 
         return wait
 
-    def _advance(self) -> None:
-        """Begin the second round of those whose first has ended, so that they do not wait for one another.
+    def _advance(self, all_of_them: bool = False) -> bool:
+        """Begin the second round of those whose first has ended: up to the oldest that has not, or of all of them.
 
-        Up to the oldest that has not ended: whoever is waiting for it will come back here. What was abandoned with an
-        earlier generation of Hora is forgotten.
+        Returns whether any is left in its first. What was abandoned with an earlier generation of Hora is forgotten.
         """
-        self._under_way = [rounds for rounds in self._under_way if rounds.engine is session.current]
-        while self._under_way and self._under_way[0].first_has_ended():
-            self._under_way.pop(0).begin_second()
+        left = [rounds for rounds in self._under_way if rounds.engine is session.current]
+        for rounds in list(left):
+            if rounds.first_has_ended():
+                rounds.begin_second()
+                left.remove(rounds)
+            elif not all_of_them:
+                break
+        self._under_way = left
+        return bool(left)
 
 
 class _Rounds:
@@ -115,6 +125,9 @@ class _Rounds:
             self._q = self._compressor.allreduce(q, f"{self._name}.q", self._op, self._process_set)
         except Exception as failure:
             self._failure = failure
+
+    def has_ended(self) -> bool:
+        return self._q is None or poll(self._q)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         """U, and the reduced Q."""
