@@ -14,6 +14,8 @@
     │   ├── StallError                    a rank did not take part within the bound
     │   ├── PeerLostError                 a rank died; carries which, where and how
     │   └── ShutDownError                 Hora was shut down, here or on another rank, while this was waiting
+    ├── NonFiniteError(ArithmeticError)   a gradient is inf or nan, and the policy is to stop
+    ├── DivergenceError(RuntimeError)     the ranks' parameters are not the same any more
     ├── HostsUpdatedInterrupt(RuntimeError)   the set of hosts changed (elastic)
     └── WorkersFailed                     the launcher's verdict on a job; carries the exit code to pass on
 
@@ -24,12 +26,14 @@ from __future__ import annotations
 
 __all__ = [
     "DeadlockError",
+    "DivergenceError",
     "DuplicateNameError",
     "EnvironmentUnfit",
     "HoraError",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "MismatchError",
+    "NonFiniteError",
     "NotInitializedError",
     "NotMemberError",
     "PeerLostError",
@@ -95,6 +99,14 @@ class PeerLostError(HorovodInternalError):
 
 class ShutDownError(HorovodInternalError):
     """Hora was shut down, on this rank or another, while the operation was waiting."""
+
+
+class NonFiniteError(HoraError, ArithmeticError):
+    """A gradient is inf or nan, and ``HORA_NONFINITE=stop``."""
+
+
+class DivergenceError(HoraError, RuntimeError):
+    """The ranks' parameters are not the same, and ``HORA_STRICT=1``."""
 
 
 class HostsUpdatedInterrupt(HoraError, RuntimeError):

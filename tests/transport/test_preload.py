@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.launch.jobs import run_hora
 
 from hora.transport.preload import preload
-from tests.launch.jobs import run_hora
 
 PROGRAM = """
 import os, sys

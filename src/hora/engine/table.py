@@ -396,7 +396,7 @@ class TableBackend:
         return bool(self._lib.shares(self._core, address, nbytes))
 
     def serve(self, nbytes: int) -> bool:
-        """Let tensors of exactly this size be born in such memory from now on, if ``hora run`` preloaded the allocator."""
+        """Let tensors of exactly this size be born in such memory, if ``hora run`` preloaded its allocator."""
         return bool(self._lib.serve(nbytes))
 
     def help(self) -> None:

@@ -34,25 +34,17 @@ import torch
 from hora.config.settings import NonFinite, Settings
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.errors import HoraError
+from hora.errors import DivergenceError, NonFiniteError
 from hora.torch.collectives import Max, Min, Sum, allreduce_
 from hora.torch.fingerprint import combined, explain, fingerprints
 from hora.torch.numbering import name_of
 
-__all__ = ["DivergenceError", "Guard", "NonFiniteError", "Verdict", "from_settings", "not_finite"]
+__all__ = ["Guard", "Verdict", "from_settings", "not_finite"]
 
 _log = logging.getLogger("hora")
 
 T = TypeVar("T", int, str)
 Named = Iterable[tuple[str, torch.Tensor]]
-
-
-class NonFiniteError(HoraError, ArithmeticError):
-    """A gradient is inf or nan, and HORA_NONFINITE=stop."""
-
-
-class DivergenceError(HoraError, RuntimeError):
-    """The ranks' parameters are not the same, and HORA_STRICT=1."""
 
 
 class Verdict(Enum):

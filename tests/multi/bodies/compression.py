@@ -55,7 +55,7 @@ def follow(
     ranks = process_set.ranks
     simulated = Simulated(as_formula(compressor, name, shape))
     divisor = len(ranks) if op is hvd.Average else 1
-    for step in range(4):
+    for step in range(3):
         parts = tensors(ranks, shape, torch.float64, f"{name}.{step}")
         expected = simulated.sum([np.asarray(part) for part in parts]) / divisor
         own = parts[process_set.rank()].clone()
@@ -68,7 +68,7 @@ def follow(
 
 @body()
 def as_numpy_has_it(hvd: ModuleType, rank: int, size: int) -> None:
-    for make, shape, op in product(MAKERS, SHAPES, (hvd.Average, hvd.Sum)):
+    for make, (shape, op) in product(MAKERS, zip(SHAPES, (hvd.Average, hvd.Sum, hvd.Average), strict=True)):
         follow(hvd, make(), f"w.{shape}", shape, op, hvd.global_process_set)
 
 
@@ -283,7 +283,7 @@ def top_k_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
 
 @body(sizes=(2,))
 def one_bit_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
-    trains_as_well(hvd, OneBit(), saves=20)
+    trains_as_well(hvd, OneBit(), saves=15)
 
 
 @body(sizes=(2,))

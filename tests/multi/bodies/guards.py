@@ -15,7 +15,8 @@ from tests.multi.body import body
 from tests.multi.data import process_sets, raises
 
 from hora.config.settings import Settings
-from hora.torch.guard import DivergenceError, Guard, NonFiniteError, Verdict
+from hora.errors import DivergenceError, NonFiniteError
+from hora.torch.guard import Guard, Verdict
 from hora.torch.summary import Summary
 
 NAMES = ("conv.weight", "conv.bias", "fc.weight")

@@ -15,7 +15,10 @@ compressor       file                  what a tensor of n elements becomes      
 ===============  ====================  ==========================================  ===================
 
 PowerSGD is summed on its way, as uncompressed gradients are. The others are gathered: each worker receives everybody's,
-so what they save is eaten up again when there are about as many workers as they save times (32 for ``one_bit``).
+so what they save is eaten up again by about twice as many workers as they save times (64 for ``one_bit``). All of them
+cost arithmetic, several passes over every gradient: they pay where bytes are dear, between hosts, and not in shared
+memory. A gradient that arrives late wants shorter steps: begin with a lower learning rate than without them, and let it
+fall toward the end.
 """
 
 from __future__ import annotations
