@@ -78,6 +78,7 @@ HOROVOD = [
     "broadcast_optimizer_state",
     "broadcast_object",
     "allgather_object",
+    "DistributedOptimizer",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
 ]

@@ -216,7 +216,7 @@ def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype]
     >>> parameters = [torch.zeros(100), torch.zeros(100), torch.zeros(100, dtype=torch.float64), torch.zeros(100)]
     >>> entries = [Entry(parameter, str(i), None, 1) for i, parameter in enumerate(parameters)]
     >>> [[e.label for e in bucket] for bucket in plan(entries, lambda e: e.parameter.dtype, 800)]
-    [['0', '1'], ['2'], ['3']]
+    [['0', '1'], ['3'], ['2']]
     """
     closed: list[list[Entry]] = []
     open_: dict[tuple[object, ...], tuple[list[Entry], int]] = {}

@@ -14,6 +14,8 @@ from tests.multi.bodies.optimizer import STEPS, batch, loss_of, network, same, s
 from tests.multi.body import body
 from tests.multi.data import raises
 
+from hora.engine import session
+
 
 def branches(seed: int = 0) -> torch.nn.ModuleList:
     torch.manual_seed(seed)
@@ -413,3 +415,36 @@ def a_new_generation(hvd: ModuleType, rank: int, size: int) -> None:
         optimizer.zero_grad()
     same(model, reference)
     twins(hvd, rank, range(size))
+
+
+@body()
+def gradients_born_in_shared_memory(hvd: ModuleType, rank: int, size: int) -> None:
+    """Large ones are reduced where they lie, alone; and still are right when one of them lies elsewhere."""
+    weight = torch.nn.Parameter(torch.zeros(200, 100))
+    image = torch.nn.Parameter(torch.zeros(32, 32, 5, 5).to(memory_format=torch.channels_last))
+    small = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight, image, small], lr=1.0), [("weight", weight), ("image", image), ("small", small)]
+    )
+    expected = torch.zeros(200, 100), torch.zeros(32, 32, 5, 5), torch.zeros(3)
+    for step in range(6):
+        for parameter in (weight, image):
+            if step != 4 or rank:  # once, one rank has ordinary memory
+                shared = hvd.shared_empty(parameter.numel()).zero_()
+                parameter.grad = shared.as_strided(parameter.shape, parameter.stride())
+        places = [parameter.grad.data_ptr() for parameter in (weight, image) if parameter.grad is not None]
+        factors = [torch.arange(e.numel(), dtype=torch.float32).view(e.shape) / e.numel() for e in expected]
+        used = [i for i in range(3) if step != 3 or (rank + i) % 2]  # once, ranks have different ones
+        parameters = (weight, image, small)
+        sum(((rank + 1) * parameters[i] * factors[i]).sum() for i in used).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        for i, (e, factor) in enumerate(zip(expected, factors, strict=True)):
+            ranks = [r for r in range(size) if step != 3 or (r + i) % 2]
+            e -= factor * sum(r + 1 for r in ranks) / size
+        now = [parameter.grad.data_ptr() for parameter in (weight, image) if parameter.grad is not None]
+        assert step == 4 or places == now, step
+        optimizer.zero_grad()
+    for parameter, e in zip((weight, image, small), expected, strict=True):
+        assert torch.allclose(parameter, e, atol=1e-4)
+    if size > 1 and session.engine().transport == "shm":
+        assert len(optimizer._reducer._buckets) == 1 and optimizer._reducer._buckets[0].size == 1
