@@ -132,6 +132,8 @@ class Bucket:
         "flat",
         "left",
         "mark",
+        "nbytes",
+        "number",
         "one",
         "size",
         "submitted",
@@ -139,8 +141,8 @@ class Bucket:
         "views",
     )
 
-    def __init__(self, entries: list[Entry], dtype: torch.dtype) -> None:
-        self.entries, self.dtype = entries, dtype
+    def __init__(self, entries: list[Entry], dtype: torch.dtype, number: int = 0) -> None:
+        self.entries, self.dtype, self.number = entries, dtype, number
         device = entries[0].parameter.device
         step = max(1, _ALIGN // dtype.itemsize)
         starts, end = [], 0
@@ -151,6 +153,7 @@ class Bucket:
         on_host = device.type == "cpu" and dtype in DTYPES
         self.flat = shared_empty(length, dtype=dtype) if on_host else torch.empty(length, dtype=dtype, device=device)
         self.flat.zero_()
+        self.nbytes = length * dtype.itemsize
         self.views = [
             self.flat.as_strided(entry.parameter.shape, entry.layout or _row_major(entry.parameter.shape), start)
             for entry, start in zip(entries, starts, strict=True)
@@ -165,10 +168,6 @@ class Bucket:
         for place, (entry, view) in enumerate(zip(entries, self.views, strict=True)):
             entry.bucket, entry.place = self, place
             entry.view = view if dtype is entry.parameter.dtype else None
-
-    @property
-    def nbytes(self) -> int:
-        return self.flat.numel() * self.dtype.itemsize
 
     def open(self, ask_for_check: bool) -> None:
         """About to be submitted: say what every rank says."""

@@ -37,6 +37,7 @@ from hora.transport.base import ReduceOp
 
 __all__ = ["Reducer"]
 
+_SMALL_BYTES, _WATCH_EVERY = 1 << 20, 16
 _CASTS = (Compression.fp16, Compression.bf16)
 
 _finished = 0  # how many times any reducer of this process has finished a step
@@ -220,7 +221,7 @@ class Reducer:
     def _send(self, entry: Entry, grad: torch.Tensor) -> None:
         if not self._pending and not self._order:
             self._began = _finished
-        if self._guard is not None:
+        if self._guard is not None and self._watched(grad.numel() * grad.itemsize, len(self._order)):
             values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
             self._guard.before_reduce(values, ((entry.label, values),))
         alone.send(entry, grad, self._terms)
@@ -234,12 +235,21 @@ class Reducer:
             self._began = _finished
         bucket.submitted = True
         bucket.open(self._check_due and bucket is self._buckets[0])
-        if self._guard is not None:
+        if self._guard is not None and self._watched(bucket.nbytes, bucket.number):
             self._guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
         channel = bucket.channel
         assert channel is not None
         self._pending.append((channel.wait, channel.start(bucket.flat)))
         self._help()
+
+    def _watched(self, nbytes: int, number: int) -> bool:
+        """Whether the guard looks at something this large before it is sent.
+
+        Looking costs as much as reading it from memory. To leave a step out, or to stop, all must be seen in time; to
+        warn it is enough to see what is large now and then: what is not finite soon reaches what is small.
+        """
+        assert self._guard is not None
+        return nbytes <= _SMALL_BYTES or self._guard.policy != "warn" or (self._steps + number) % _WATCH_EVERY == 0
 
     # ---- the end of a step ----
 
@@ -468,7 +478,7 @@ class Reducer:
         return Channel(self._engine, name, kind, self._terms.how, self._terms.process_set)
 
     def _build(self, entries: list[Entry]) -> None:
-        bucket = Bucket(entries, self._on_wire(entries[0]))
+        bucket = Bucket(entries, self._on_wire(entries[0]), len(self._buckets))
         bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
         self._buckets.append(bucket)
         for entry in entries:
