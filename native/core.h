@@ -179,10 +179,12 @@ struct plan {
     char *description;
     uint32_t users; /* tickets in flight */
     bool dropped;
+    struct core *core;
+    struct ticket *own; /* for hora_again: used only by it, so that it takes no lock of this process's */
 };
 
 /* DROPPED is a bit on top of WAITING or BUSY: nobody will ask for it, so whoever finishes it frees it. */
-enum ticket_state { FREE, WAITING, BUSY, DONE, DROPPED = 4 };
+enum ticket_state { FREE, WAITING, BUSY, DONE, DROPPED = 4, OWNED = 8 }; /* OWNED: free, but its plan's own */
 
 /* One submission. */
 struct ticket {

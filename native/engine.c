@@ -64,6 +64,11 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
 }
 
 static void free_plan(struct core *c, struct plan *p) {
+    if (p->own) {
+        p->own->plan = NULL;
+        p->own->in = p->own->out = NULL;
+        atomic_store(&p->own->state, FREE);
+    }
     c->plans[p->number] = NULL;
     c->free_plans[c->free_plan_count++] = p->number;
     free(p->segments);
@@ -76,7 +81,7 @@ void hora_drop(struct core *c, int64_t plan) {
     struct plan *p = c->plans[plan];
     if (p) {
         p->dropped = true;
-        if (!p->users) free_plan(c, p);
+        if (!p->users || (p->users == 1 && p->own && atomic_load(&p->own->state) == OWNED)) free_plan(c, p);
     }
     pthread_mutex_unlock(&c->mine);
 }
@@ -112,6 +117,10 @@ static struct ticket *new_ticket(struct core *c, struct plan *p) {
 }
 
 static void free_ticket(struct core *c, struct ticket *t) {
+    if (t->plan->own == t) { /* stays with its plan */
+        atomic_store(&t->state, OWNED);
+        return;
+    }
     pthread_mutex_lock(&c->mine);
     if (t->memory)
         for (uint32_t k = 0; k < t->plan->segment_count; k++) free(t->memory[k]);
@@ -126,9 +135,9 @@ static void free_ticket(struct core *c, struct ticket *t) {
     t->received = t->meta = NULL;
     t->meta_count = 0;
     struct plan *p = t->plan;
-    if (p && !--p->users && p->dropped) free_plan(c, p);
     t->plan = NULL;
     atomic_store(&t->state, FREE);
+    if (p && --p->users == (p->own ? 1u : 0u) && p->dropped) free_plan(c, p);
     pthread_mutex_unlock(&c->mine);
 }
 
@@ -352,17 +361,34 @@ int hora_done(struct core *c, int64_t ticket) {
     return 0;
 }
 
-int64_t hora_now(struct core *c, int64_t plan, char *in, char *out) {
+struct plan *hora_ready(struct core *c, int64_t plan) {
     struct plan *p = c->plans[plan];
     struct ticket *t = new_ticket(c, p);
-    if (!t) return FULL;
+    if (!t) return NULL;
+    p->core = c;
+    p->own = t;
     t->in = &t->one_in, t->out = &t->one_out;
-    t->one_in = in, t->one_out = out;
+    atomic_store(&t->state, OWNED);
+    return p;
+}
+
+int64_t hora_again(struct plan *p, char *memory) {
+    struct core *c = p->core;
+    struct ticket *t = p->own;
+    uint32_t owned = OWNED;
+    if (!atomic_compare_exchange_strong(&t->state, &owned, BUSY)) { /* in use: by another thread, or not released yet */
+        int64_t ticket = hora_submit(c, p->number, &memory, &memory, NULL, 0);
+        return ticket < 0 ? -ticket | 1ll << 62 : ticket << 8 | PENDING;
+    }
+    t->one_in = t->one_out = memory;
+    t->status = OK;
+    t->failure = 0;
+    atomic_store(&t->share_done, 0);
     int status = begin(c, t);
-    if (status != OK) return status | (1ll << 62); /* no ticket */
+    if (status != OK) return status | (1ll << 62);
     status = wait_ticket(c, t, 200 * 1000 * 1000);
     if (status != OK) return (int64_t)t->number << 8 | status;
-    free_ticket(c, t);
+    atomic_store(&t->state, OWNED);
     return 0;
 }
 
@@ -606,11 +632,12 @@ void hora_close(struct core *c) {
     }
     if (c->watch_pipe[0] >= 0) close(c->watch_pipe[0]), close(c->watch_pipe[1]);
     for (uint32_t i = 0; i < c->ticket_count; i++) {
-        if (c->tickets[i]->plan) free_ticket(c, c->tickets[i]);
-        free(c->tickets[i]);
+        struct ticket *t = c->tickets[i];
+        if (t->plan && t->plan->own != t) free_ticket(c, t);
     }
     for (uint32_t i = 0; i < c->plan_count; i++)
         if (c->plans[i]) free_plan(c, c->plans[i]);
+    for (uint32_t i = 0; i < c->ticket_count; i++) free(c->tickets[i]);
     if (c->rank >= 0) detach_allocator(c);
     arena_close(c);
     free(c->plans);

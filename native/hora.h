@@ -36,7 +36,10 @@ API int hora_done(struct core *c, int64_t ticket);
 API int hora_wait(struct core *c, int64_t ticket, int64_t timeout_us);
 API void hora_help(struct core *c); /* do what was agreed on and can be done in place, without waiting for anybody */
 API int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us); /* wait, and release it if that went well */
-API int64_t hora_now(struct core *c, int64_t plan, char *in, char *out); /* 0, or ticket << 8 | status */
+/* For operations of one segment that are repeated in place and must cost little: a plan made ready for it, and the whole
+ * of it in one call: 0, or ticket << 8 | status; with bit 62 set there is no ticket. */
+API struct plan *hora_ready(struct core *c, int64_t plan);
+API int64_t hora_again(struct plan *p, char *memory);
 API void hora_release(struct core *c, int64_t ticket);
 API void hora_unblock(struct core *c); /* this thread gave up waiting */
 

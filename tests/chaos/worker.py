@@ -71,10 +71,10 @@ def million(times: int) -> None:
 
     unnamed(6000)  # fill every cache
     for _ in range(6000):
-        again(address, address)
+        again(address)
     before = resident_kb()
     for _ in range(times):
-        again(address, address)
+        again(address)
     unnamed(times // 100)
     assert array[0] == 1
     say(rank=session.rank(), grown_kb=resident_kb() - before)

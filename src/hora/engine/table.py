@@ -62,23 +62,38 @@ class TableTicket:
 
 
 class Immediate:
-    """Carries out one request of one tensor again and again: one call into the core each time."""
+    """Carries out one request of one tensor again and again, in place: one call into the core each time.
 
-    __slots__ = ("_backend", "_core", "_now", "_plan", "_request")
+    ``again(ready, address)`` does it and is 0 if that went well; anything else goes to ``finish``, which waits on or
+    raises. ``start`` is the same without waiting.
+    """
+
+    __slots__ = ("_backend", "_plan", "_request", "again", "ready")
 
     def __init__(self, backend: TableBackend, request: Request) -> None:
         self._backend, self._request, self._plan = backend, request, -1
-        self._now, self._core, self._plan = backend._lib.now, backend._core, backend._make_plan(request)
+        self._plan = backend._make_plan(request)
+        self.again, self.ready = backend._lib.again, backend._lib.ready(backend._core, self._plan)
 
-    def __call__(self, source: int, target: int) -> None:
-        """Read from and write to these addresses; returns when done, or raises."""
-        code = self._now(self._core, self._plan, source, target)
-        if code:
-            self._backend._go_on(self._request, code)
+    def __call__(self, address: int) -> None:
+        """Reduce the memory at this address; returns when done, or raises."""
+        if code := self.again(self.ready, address):
+            self.finish(code)
 
-    def start(self, source: int, target: int, owner: object) -> TableTicket:
-        """The same without waiting; ``owner`` keeps the memory alive meanwhile."""
-        number = self._backend._lib.submit_one(self._core, self._plan, source, target)
+    def finish(self, code: int) -> None:
+        """What the core could not finish at once: wait on, or raise."""
+        status, number = code & 0xFF, code >> 8
+        if code >> 62:
+            self._backend._raise(status, self._request, None)  # it was refused: there is no ticket
+        ticket = TableTicket(self._request, number, None)
+        if status == _PENDING:
+            self._backend.wait(ticket)
+        else:
+            self._backend.conclude(ticket, status)
+
+    def start(self, address: int, owner: object) -> TableTicket:
+        """Begin it; ``owner`` keeps the memory alive meanwhile."""
+        number = self._backend._lib.submit_one(self._backend._core, self._plan, address, address)
         if number < 0:
             self._backend._raise(-number, self._request, None)
         return TableTicket(self._request, number, owner)
@@ -160,17 +175,6 @@ class TableBackend:
         if status == _OK and not gathers:
             return _NOTHING
         return self.conclude(ticket, status)
-
-    def _go_on(self, request: Request, code: int) -> None:
-        """What the core could not finish at once: wait on, or raise."""
-        status, number = code & 0xFF, code >> 8
-        if code >> 62:
-            self._raise(status, request, None)  # it was refused: there is no ticket
-        ticket = TableTicket(request, number, None)
-        if status == _PENDING:
-            self.wait(ticket)
-        else:
-            self.conclude(ticket, status)
 
     def conclude(self, ticket: TableTicket, status: int) -> Outcome:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""

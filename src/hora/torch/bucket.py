@@ -106,7 +106,7 @@ class Channel:
 
         def start(tensor: torch.Tensor) -> Any:
             address = tensor.data_ptr()
-            return run(address, address, tensor)
+            return run(address, tensor)
 
         self.start, self.wait = start, engine.wait
 

@@ -108,8 +108,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
-    if (known := repeat.find(tensor, call)) is not None:
-        return repeat.run(known, tensor)
+    if repeat.again(tensor, call):
+        return tensor
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
     repeat.remember(tensor, call, how, process_set)
@@ -127,8 +127,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     call = (name, op, average, prescale_factor, postscale_factor, process_set.process_set_id)
-    if (known := repeat.find(tensor, call)) is not None:
-        return repeat.start(known, tensor)
+    if (begun := repeat.start(tensor, call)) is not None:
+        return begun
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     _refuse_recording([tensor], "allreduce_async_")
     handle = submit.allreduce([tensor], how, name, process_set, in_place=True).then(_only).handle()
