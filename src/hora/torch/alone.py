@@ -38,6 +38,16 @@ class Terms(NamedTuple):
     sparse_as_dense: bool
 
 
+def let_be_born_in_shared_memory(parameter: torch.Tensor, engine: Engine) -> None:
+    """Have the preloaded allocator, if there is one, put gradients of this size where all workers of the host are.
+
+    Autograd hands over gradients as it computed them, so those need not be copied into a bucket.
+    """
+    serve = getattr(engine.backend, "serve", None)
+    if serve is not None and engine.settings.shared_gradients and parameter.is_cpu:
+        serve(parameter.numel() * parameter.itemsize)
+
+
 def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
     """Begin to reduce one gradient, in place if possible; ``entry.sent`` waits for it."""
     compression, name = terms.compression, entry.name

@@ -127,6 +127,8 @@ class Reducer:
             self._alone.append(entry)
             self._roll = None
             self._hook(entry)
+            if not entry.settled and entry.group is None and self._on_wire(entry) is entry.parameter.dtype:
+                alone.let_be_born_in_shared_memory(entry.parameter, self._engine)
 
     def _hook(self, entry: Entry) -> None:
         """Register what fits the way it travels."""
