@@ -58,7 +58,7 @@ static uint16_t *bucket_of(uint64_t bytes) {
 
 static void *serve(uint64_t bytes) {
     pthread_mutex_lock(&arena.lock);
-    uint16_t number = *bucket_of(bytes);
+    uint16_t number = arena.owner ? *bucket_of(bytes) : 0;
     struct kind *k = number ? &arena.kinds[number - 1] : NULL;
     void *memory = NULL;
     if (k && k->kept) memory = k->blocks[--k->kept];
@@ -70,6 +70,10 @@ static void *serve(uint64_t bytes) {
 static void keep(void *memory) {
     if (!atomic_load(&arena.serving)) return; /* detached, or a forked child: the mapping goes with the process */
     pthread_mutex_lock(&arena.lock);
+    if (!arena.owner) {
+        pthread_mutex_unlock(&arena.lock);
+        return;
+    }
     uint16_t number = arena.kind_of_page[page_of(memory)];
     struct kind *k = number ? &arena.kinds[number - 1] : NULL;
     if (k && k->kept < KEPT) {
@@ -157,18 +161,22 @@ API bool hora_preload_serve(uint64_t bytes) {
         arena.kinds[arena.count++].bytes = bytes;
         *number = (uint16_t)arena.count;
     }
-    bool known = *number != 0;
-    if (arena.low && known) atomic_store(&arena.serving, true);
+    bool known = *number != 0 && arena.owner;
+    if (known) atomic_store(&arena.serving, true);
     pthread_mutex_unlock(&arena.lock);
     return known;
 }
 
 /* The arena's owner goes. `unmapped`: no block of it is in use, and its addresses may become somebody else's. */
 API void hora_preload_detach(void *owner, bool unmapped) {
-    if (arena.owner != owner || !arena.low) return;
-    atomic_store(&arena.serving, false);
-    if (!unmapped) return;
+    if (arena.owner != owner) return;
     pthread_mutex_lock(&arena.lock);
+    atomic_store(&arena.serving, false);
+    arena.owner = NULL; /* blocks that live on are still recognised, and nothing more is done with them */
+    if (!unmapped) {
+        pthread_mutex_unlock(&arena.lock);
+        return;
+    }
     for (uint32_t i = 0; i < arena.count; i++) arena.kinds[i].kept = 0;
     atomic_store(&arena.low, NULL);
     __libc_free(arena.kind_of_page);

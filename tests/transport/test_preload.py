@@ -48,8 +48,38 @@ hvd.shutdown()
 assert (held == 1).all()  # outlives the generation
 del held
 torch.ones(n).sum()
+hvd.shutdown()
 hvd.init()
 assert hvd.allreduce(torch.ones(n), name="y", op=hvd.Sum)[0] == hvd.size()
+
+backend = session.current.backend
+backend.serve(4 * n)  # whatever it says: blocks of the first generation must not be handed out by a core that is gone
+many = [torch.ones(n) for _ in range(80)]
+del many[::2]
+many += [torch.ones(n) for _ in range(80)]
+assert all((t == 1).all() for t in many)
+"""
+
+LIVING_ON = """
+import torch
+import hora.torch as hvd
+from hora.engine import session
+
+n = 1 << 18
+alive = []
+for generation in range(4):
+    hvd.init()
+    backend = session.current.backend
+    backend.serve(4 * n)
+    alive += [torch.full((n,), float(generation)) for _ in range(3)]
+    alive[-1].fill_(generation)
+    total = torch.ones(n)
+    hvd.allreduce_(total, name="x", op=hvd.Sum)
+    assert (total == hvd.size()).all()
+    hvd.shutdown()
+    del alive[0]
+    torch.ones(n)
+assert [t[0].item() for t in alive] == [1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0], [t[0].item() for t in alive]
 """
 
 
@@ -59,6 +89,13 @@ def test_gradients_can_be_born_in_shared_memory(tmp_path: Path, wanted: bool) ->
     script.write_text(PROGRAM if wanted else "import os\nassert '_alloc' not in os.environ.get('LD_PRELOAD', '')")
     environment = {} if wanted else {"HORA_SHARED_GRADIENTS": "0"}
     done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_blocks_outlive_their_generation(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LIVING_ON)
+    done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
