@@ -39,7 +39,23 @@ def render(collective: Collective, form: Form, more: str = "") -> str:
 
 
 def _fill(part: str) -> str:
-    return part if "\n" in part else textwrap.fill(part, _WIDTH)
+    return part if "\n" in part else _wrap(part)
+
+
+def _wrap(text: str, indent: str = "", hanging: str = "") -> str:
+    """Lines of at most ``_WIDTH``. What textwrap does, at a tenth of its price: this runs on every import.
+
+    >>> print(_wrap("word " * 30, "- ", "  "))
+    - word word word word word word word word word word word word word word word word word word word word word word
+      word word word word word word word word
+    """
+    lines, line = [], indent
+    for word in text.split():
+        if len(line) + len(word) > _WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = hanging
+        line += word + " "
+    return "\n".join([*lines, line.rstrip()])
 
 
 def _about_form(form: Form) -> str:
@@ -60,7 +76,7 @@ def _arguments(collective: Collective, form: Form) -> str:
     lines = ["Args:"]
     for argument in collective.parameters(form):
         text = f"{argument.name}: {argument.doc}"
-        lines.append(textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="        "))
+        lines.append(_wrap(text, "    ", "        "))
     return "\n".join(lines)
 
 
