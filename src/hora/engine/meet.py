@@ -14,16 +14,18 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine.hub import Hub
 from hora.engine.line import Line
 from hora.errors import EnvironmentUnfit, HoraError, PeerLostError, ShutDownError, StallError, UsageError
 from hora.wire.door import peer_of
 from hora.wire.frame import SECRET_BYTES, Channel, WireClosed, WireError, WireTimeout
 from hora.wire.messages import Hello, Peer, Refused
+
+if TYPE_CHECKING:
+    from hora.engine.hub import Hub
 
 __all__ = ["Meeting", "disconnect", "meet", "socket_path"]
 
@@ -159,6 +161,8 @@ def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
     if world.rank == members[0]:
         if (old := _hubs.pop(members, None)) is not None:
             old.close()
+        from hora.engine.hub import Hub  # most workers never run one
+
         hub = _hubs[members] = Hub(world.size, host=world.host)
         try:
             hub.listen(path, len(members))

@@ -18,7 +18,6 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
-from statistics import median
 from time import perf_counter
 from typing import NamedTuple, TextIO
 
@@ -102,6 +101,8 @@ class Summary:
 
     def figures(self) -> Figures:
         """What is known now."""
+        from statistics import median  # not worth its price at import
+
         step_s, exposed_s = (median(column) for column in zip(*self._steps, strict=True))
         return Figures(self._count, step_s, exposed_s, self._bytes, self._slowest, self._behind_s)
 
@@ -149,6 +150,8 @@ def slowest(computing: dict[int, float]) -> tuple[int, float]:
     >>> slowest({0: 0.300, 1: 0.301})
     (-1, 0.0)
     """
+    from statistics import median
+
     rank = max(computing, key=lambda r: computing[r])
     others = [seconds for r, seconds in computing.items() if r != rank and seconds > 0]
     usual = median(others) if others else computing[rank]
