@@ -496,8 +496,6 @@ int hora_abi(void) { return HORA_ABI; }
 uint32_t hora_generation(struct core *c) { return c->header->generation; }
 int hora_dead(struct core *c) { return (int)atomic_load(&c->header->abort) - 1; }
 int hora_state(struct core *c, int rank) { return (int)atomic_load(&rank_at(c, rank)->state); }
-int hora_pid(struct core *c, int rank) { return rank_at(c, rank)->pid; }
-uint64_t hora_progress(struct core *c) { return atomic_load(&c->header->progress); }
 int hora_waiting(struct core *c) { return (int)atomic_load(&c->pending); }
 
 void hora_mark_dead(struct core *c, int rank, const char *status) {

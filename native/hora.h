@@ -62,13 +62,11 @@ API int hora_dead(struct core *c); /* the first rank that died, or -1 */
 API void hora_mark_dead(struct core *c, int rank, const char *status);
 API int hora_state(struct core *c, int rank);
 API int hora_status(struct core *c, int rank, char *out, int room);
-API int hora_pid(struct core *c, int rank);
 API void hora_say(struct core *c, const char *text); /* this rank's last exception */
 API int hora_said(struct core *c, int rank, char *out, int room);
 
 /* Everything about who waits for what, for Python to read; returns the bytes written, or minus the bytes needed. */
 API int64_t hora_snapshot(struct core *c, char *out, int64_t room);
-API uint64_t hora_progress(struct core *c);
 API int hora_waiting(struct core *c); /* operations of this rank in flight */
 
 /* Memory that peers can reduce in place. */

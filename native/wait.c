@@ -2,8 +2,8 @@
  *
  * Where there are cores for all, a waiter spins a little first, because a peer is usually only microseconds away. Where
  * there are more workers than cores spinning would only keep the awaited peer off its core, so it yields a few times
- * instead: with four workers on two cores that makes a small operation seven times faster than going to sleep at once, and
- * more yields gain nothing. Then it sleeps.
+ * instead: tried with four workers on two cores, that made a small operation several times faster than going to sleep
+ * at once, and more yields gained nothing. Then it sleeps.
  * Every sleep is cut into slices, and between slices the waiter looks at the abort word: no wake-up that got lost and no
  * rank that died can keep anybody here.
  */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from typing import Any
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from tests.engine.table_crew import Rank, run
 
 from hora.config.settings import Settings
+from hora.engine.table import TableBackend
 from hora.errors import DeadlockError, DuplicateNameError, HorovodInternalError, MismatchError, ShutDownError
+from hora.transport import shm
 from hora.transport.base import Kind, ReduceOp
+from hora.wire.messages import Peer
 
 SIZES = [1, 7, 2048, 2049, 5000, 65536 * 2 + 3, 1_000_003]  # inline, one chunk, several
 
@@ -338,3 +342,12 @@ def test_the_same_bits_in_every_run() -> None:
         return array.tobytes()
 
     assert len({*run(3, body), *run(3, body)}) == 1
+
+
+def test_memory_of_another_generation_is_refused() -> None:
+    segment = shm.create_segment(1, 7, Settings())
+    try:
+        with pytest.raises(ShutDownError, match="generation 7, this worker is of 8"):
+            TableBackend(segment.fd, 0, [Peer(0, 0, os.getpid(), "here")], Settings(), generation=8)
+    finally:
+        segment.close()

@@ -124,6 +124,9 @@ class TableBackend:
         )  # fmt: skip
         if not self._core:
             raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
+        if (found := lib.generation(self._core)) != generation:
+            lib.close(self._core)
+            raise ShutDownError(f"the shared memory is of generation {found}, this worker is of {generation}. End it.")
         if settings.thread_affinity:
             cpu = settings.thread_affinity[rank % len(settings.thread_affinity)]
             if error := lib.pin(self._core, cpu):
