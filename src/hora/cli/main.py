@@ -21,6 +21,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
     "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
+    "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),
 }
 
 

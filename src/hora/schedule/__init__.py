@@ -1,0 +1,8 @@
+"""Learning rates for many workers: one plan, for every framework."""
+
+from hora.schedule.decay import Decay, parse_decay
+from hora.schedule.momentum import MomentumCorrection
+from hora.schedule.plan import Plan, Rule
+from hora.schedule.warmup import Warmup, parse_warmup
+
+__all__ = ["Decay", "MomentumCorrection", "Plan", "Rule", "Warmup", "parse_decay", "parse_warmup"]
