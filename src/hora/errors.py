@@ -14,6 +14,8 @@
     │   ├── StallError                    a rank did not take part within the bound
     │   ├── PeerLostError                 a rank died; carries which, where and how
     │   └── ShutDownError                 Hora was shut down, here or on another rank, while this was waiting
+    ├── BadData(ValueError)               a file of a data set is not what it should be
+    ├── DamagedCheckpoint(ValueError)     a checkpoint is not the file that was written
     ├── NonFiniteError(ArithmeticError)   a gradient is inf or nan, and the policy is to stop
     ├── DivergenceError(RuntimeError)     the ranks' parameters are not the same any more
     ├── HostsUpdatedInterrupt(RuntimeError)   the set of hosts changed (elastic)
@@ -25,6 +27,8 @@ Every message has three parts: what happened, with values; why it matters; what 
 from __future__ import annotations
 
 __all__ = [
+    "BadData",
+    "DamagedCheckpoint",
     "DeadlockError",
     "DivergenceError",
     "DuplicateNameError",
@@ -70,6 +74,14 @@ class NotMemberError(UsageError):
 
 class EnvironmentUnfit(HoraError, RuntimeError):
     """The machine, the job or the installation cannot do what was asked; exit code 3."""
+
+
+class BadData(HoraError, ValueError):
+    """A file of a data set is missing a part, or is not what it should be. Says which file and what was found."""
+
+
+class DamagedCheckpoint(HoraError, ValueError):
+    """A checkpoint's file is not what the note beside it says it was."""
 
 
 class MismatchError(HorovodInternalError):

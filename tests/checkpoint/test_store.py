@@ -14,8 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from hora.checkpoint import Store
-from hora.checkpoint.store import DamagedCheckpoint
-from hora.errors import UsageError
+from hora.errors import DamagedCheckpoint, UsageError
 
 
 def save(store: Store, position: int, data: bytes = b"x" * 1000, **facts: float) -> None:

@@ -22,18 +22,14 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hora.errors import HoraError, UsageError
+from hora.errors import DamagedCheckpoint, UsageError
 
-__all__ = ["Checkpoint", "DamagedCheckpoint", "Store"]
+__all__ = ["Checkpoint", "Store"]
 
 _log = logging.getLogger("hora")
 
 _NOTE, _PART = ".json", ".part"
 _BLOCK_BYTES = 4 << 20
-
-
-class DamagedCheckpoint(HoraError):
-    """The file is not what its note says it was."""
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Training data: file formats read and written without their frameworks, and samplers for many workers."""
