@@ -1,0 +1,72 @@
+"""`hora doctor`: tries what jobs need, for real. The checks are in ``hora.lab.doctor``; here are options and output."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import click
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@click.option("--hosts", metavar="h1,h2", help="Also visit these hosts over ssh: interpreter, versions, connections.")
+@click.option(
+    "-np",
+    "--np",
+    "np",
+    type=click.IntRange(1),
+    help="Workers a job here would have.  [default: one a core, at least 2]",
+)
+@click.option("--quick", is_flag=True, help="Leave out what takes seconds: importing frameworks, Gloo, MPI, GPUs.")
+@click.option("--only", metavar="NAME,…", help="Only these checks, or rooms of checks.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the findings here."
+)
+def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, json_file: Path | None) -> int:
+    """Find out what works on this machine, and how to fix what does not.
+
+    Starts real workers, moves real data, and reports each check with its result and the fix. Ends with 0 if Hora can
+    run a job here, with 3 if it cannot.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from hora import __version__
+    from hora.config.env import environ
+    from hora.lab.doctor import conduct, rooms, show
+    from hora.lab.doctor.check import Check, can_run, summary
+    from hora.lab.doctor.machine import Machine
+    from hora.launch.hosts import parse_hosts
+
+    checks = rooms.choose([name for part in (only or "").split(",") if (name := part.strip())], quick)
+    names = tuple(host.name for host in parse_hosts(hosts)) if hosts else ()
+    workers = np or max(2, len(os.sched_getaffinity(0)))
+    machine = Machine(environ(), np=workers, hosts=names, quick=quick)
+    console = Console(highlight=False)
+    report = show.Report(console, checks, names)
+    console.print(
+        f"[bold]Hora {__version__}[/] on [bold]{socket.gethostname()}[/], for jobs of {workers} workers"
+        + ("\n" if console.is_terminal else ""),
+        soft_wrap=True,
+    )
+    started = time.monotonic()
+    with console.status("starting") as status:
+
+        def begun(check: Check) -> None:
+            status.update(f"{check.room}: {check.name}")
+
+        findings = conduct.conduct(checks, machine, begun, report.add)
+    able, seconds = can_run(findings), time.monotonic() - started
+    console.print(summary(findings), style="bold green" if able else "bold red", soft_wrap=not console.is_terminal)
+    if json_file:
+        result = {
+            "hora": __version__, "host": socket.gethostname(), "np": workers, "hosts": names, "can_run": able,
+            "summary": summary(findings), "seconds": seconds, "findings": findings,
+        }  # fmt: skip
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    return 0 if able else 3
