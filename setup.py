@@ -52,8 +52,10 @@ def compiler() -> list[str]:
 
 
 def compile_library(output: Path, folder: str) -> None:
-    """Compile all C files of a folder into one shared library at ``output``, or raise CoreNotBuilt and leave none."""
-    output.unlink(missing_ok=True)  # a library of an earlier build must not pass for this one's
+    """Compile all C files of a folder into one shared library at ``output``, or raise CoreNotBuilt.
+
+    A library of an earlier build stays until there is a new one to take its place at once: somebody may be using it.
+    """
     if not sys.platform.startswith("linux"):
         raise CoreNotBuilt(f"it needs Linux, this is {sys.platform}")
     sources = sorted((ROOT / folder).glob("*.c"))

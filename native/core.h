@@ -15,8 +15,9 @@
  * One lock guards entries, sets, failures and the schedule. Nothing waits under it. Every wait looks at the abort word,
  * so a rank that dies, even while it holds the lock, ends every other rank's wait.
  *
- * Files: kernels.c (arithmetic), segment.c (layout, arena), wait.c (futex, lock, barrier), table.c (arrivals, schedule,
- * join, failures), move.c (carrying operations out), engine.c (plans, tickets, threads), report.c (what can be said about it).
+ * Files: kernels.c (arithmetic), finite.c (whose numbers are inf or nan), segment.c (layout, arena), wait.c (futex, lock,
+ * barrier), table.c (arrivals, schedule, join, failures), move.c (carrying operations out), engine.c (plans, tickets,
+ * threads), report.c (what can be said about it).
  */
 #ifndef HORA_CORE_H
 #define HORA_CORE_H
@@ -31,7 +32,7 @@
 #include <stdint.h>
 
 #define HORA_MAGIC 0x61726f48u /* "Hora" */
-#define HORA_ABI 1
+#define HORA_ABI 2
 
 enum kind { ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER };
 enum reduce_op { AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT };
@@ -47,6 +48,7 @@ enum status {
     LEFT = 5,       /* a member has shut down */
     FULL = 6,       /* too many operations in flight, or out of memory */
     SUSPICIOUS = 7, /* done, but unnamed operations from different source lines were paired */
+    NOT_FINITE = 8, /* done, but a result is inf or nan: ask hora_not_finite */
 };
 enum failure_code { MISMATCH = 1, JOINED = 2, GONE = 3, DEADLOCK = 4, STALLED = 5, NOTE = 6, NO_MEMORY = 7 };
 enum rank_state { ABSENT, LIVE, GONE_CLEAN, DEAD };
@@ -157,13 +159,17 @@ struct entry {
     uint64_t first_arrival_ns;
     uint32_t batch_formed, batch_next; /* index + 1 of what is carried out together with this */
     struct shape segments[MAX_SEGMENTS];
+    /* of the round with that parity: whether a sum is inf or nan; the first place by the rank that brought it, and, at
+     * MAX_RANKS, of a sum that is too large */
+    word blemished[2];
+    _Atomic uint64_t not_finite[2][MAX_RANKS + 1];
     /* then: struct arrival[size]; then payload [2][size][INLINE_BYTES] */
 };
 
 struct scheduled { uint32_t entry, round, done; };
 
-/* A piece of a tensor's memory; null on a rank that has joined. */
-struct piece { char *in, *out; uint64_t bytes; };
+/* A piece of a tensor's memory, null on a rank that has joined; and which segment of which operation it is. */
+struct piece { char *in, *out; uint64_t bytes; const struct scheduled *of; uint32_t segment; };
 
 struct event { uint64_t time_ns; uint32_t plan; uint16_t what, rank; uint64_t detail; };
 enum trace { TRACE_SUBMITTED, TRACE_ARRIVED, TRACE_AGREED, TRACE_BEGIN, TRACE_END };
@@ -201,6 +207,7 @@ struct ticket {
     /* allgather, alltoall: memory for Python to take over, and the bytes from each member, per segment */
     char **memory;
     int64_t *received;
+    uint64_t *not_finite; /* size + 1 places, if any; see hora_not_finite */
 };
 
 /* This process's side. */
@@ -301,10 +308,17 @@ void harvest(struct core *c, struct ticket *t);
 /* kernels.c */
 extern const uint8_t item_bytes[DTYPES];
 void copy(char *to, const char *from, uint64_t bytes);
-void reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
-            double postscale, double divisor);
+bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
+            double postscale, double divisor); /* true if a result is inf or nan */
+uint64_t first_not_finite(const void *in, uint64_t at, uint64_t count, int dtype);
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);
 void from_double(void *restrict out, const double *in, uint64_t count, int dtype);
+
+/* finite.c */
+void blame(struct entry *e, uint32_t round, uint32_t segment, uint64_t element, const int *ranks, const void *const *in,
+           int n, const void *out, uint64_t count, int dtype);
+void forget_blame(struct entry *e, uint32_t round);
+uint32_t verdict(struct core *c, struct ticket *t, uint32_t status);
 
 /* report.c */
 void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t time_ns, uint64_t detail);

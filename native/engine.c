@@ -117,6 +117,8 @@ static struct ticket *new_ticket(struct core *c, struct plan *p) {
 }
 
 static void free_ticket(struct core *c, struct ticket *t) {
+    free(t->not_finite);
+    t->not_finite = NULL;
     if (t->plan->own == t) { /* stays with its plan */
         atomic_store(&t->state, OWNED);
         return;
@@ -661,10 +663,13 @@ static void attach_allocator(struct core *c) {
     if (attach) attach(arena_at(c, c->rank), c->header->arena_bytes, c, take_for_allocator, give_from_allocator);
 }
 
+/* It gives back what it keeps; then, if no block of the arena is in use, its addresses are nobody's. */
 static void detach_allocator(struct core *c) {
-    void (*detach)(void *, bool);
+    void (*detach)(void *), (*forget)(char *);
     *(void **)&detach = dlsym(RTLD_DEFAULT, "hora_preload_detach");
-    if (detach) detach(c, !c->arena_used);
+    *(void **)&forget = dlsym(RTLD_DEFAULT, "hora_preload_forget");
+    if (detach) detach(c);
+    if (forget && !c->arena_used) forget(arena_at(c, c->rank));
 }
 
 int hora_serve(uint64_t bytes) {

@@ -54,6 +54,11 @@ API int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out,
 API int hora_failure_text(struct core *c, uint64_t failure, char *out, int room);
 API int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const char *text);
 
+/* Of a ticket whose wait answered NOT_FINITE or SUSPICIOUS: 1 if a result is inf or nan. places[r], for each rank and one
+ * more, is 0, or 1 + (segment << 48 | element << 1 | it is nan): the first inf or nan that rank r brought; the last one is
+ * of a sum that is too large although all that was brought is finite. The same on every rank. */
+API int hora_not_finite(struct core *c, int64_t ticket, uint64_t *places);
+
 /* Join: PENDING, ABORTED, LEFT, or OK with the last rank to join in *last. */
 API int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last);
 
@@ -79,7 +84,7 @@ API void hora_dealloc(struct core *c, void *memory);
 API void hora_trace(struct core *c, int on);
 API int64_t hora_events(struct core *c, char *out, int64_t room_events);
 
-/* For tests: the kernels alone. */
-API void hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
-                     double postscale, double divisor);
+/* For tests: the kernels alone; 1 if a result is inf or nan. */
+API int hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
+                    double postscale, double divisor);
 #endif

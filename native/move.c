@@ -77,8 +77,19 @@ static uint64_t share(uint64_t bytes, int count) { return ((bytes + (uint64_t)co
 
 struct reduction { int dtype, op; double prescale, postscale, divisor; };
 
-static void reduce_bytes(const struct reduction *how, void *out, const void *const *in, int n, uint64_t bytes) {
-    reduce(out, in, n, bytes / item_bytes[how->dtype], how->dtype, how->op, how->prescale, how->postscale, how->divisor);
+static bool reduce_bytes(const struct reduction *how, void *out, const void *const *in, int n, uint64_t bytes) {
+    return reduce(out, in, n, bytes / item_bytes[how->dtype], how->dtype, how->op, how->prescale, how->postscale,
+                  how->divisor);
+}
+
+/* The same for what `at` bytes into a segment was brought by `o`'s ranks; notes who brought inf or nan. The results must not
+ * go where an input is. */
+static void reduce_block(struct circle *o, const struct scheduled *of, uint32_t segment, uint64_t at,
+                         const struct reduction *how, void *out, const void *const *in, uint64_t bytes) {
+    if (!reduce_bytes(how, out, in, o->from_count, bytes) || how->op > SUM) return;
+    uint64_t item = item_bytes[how->dtype];
+    blame(entry_at(o->c, of->entry), of->round, segment, at / item, o->from, in, o->from_count, out, bytes / item,
+          how->dtype);
 }
 
 /* One chunk of the stream, cut into a share for each member. */
@@ -100,23 +111,22 @@ static void copy_in(struct circle *o, struct cursor *u, struct chunk k) {
     gather(u, slot + k.high, k.bytes - k.high);
 }
 
-/* Sum my share, into my tensors and, for the others to fetch, into my slot. A block at a time, to find it in the cache. */
+/* Sum my share, into my slot for the others to fetch, and into my tensors. A block at a time, to find it in the cache. */
 static void sum_share(struct circle *o, struct cursor *u, struct chunk k, const struct reduction *how, bool contributes) {
     enum { STEP = 16 << 10 };
     const void *from[MAX_RANKS];
-    if (contributes) skip(u, k.low);
-    for (uint64_t at = k.low, n; at < k.high; at += n) {
-        n = minimum(k.high - at, STEP);
-        if (contributes) n = run_of(u, n);
+    skip(u, k.low);
+    for (uint64_t at = k.low, n; at < k.high; at += n, u->at += n) {
+        n = run_of(u, minimum(k.high - at, STEP));
         for (int i = 0; i < o->from_count; i++) {
             int member = o->set->position[o->from[i]];
             from[i] = member == o->me ? u->piece->in + u->at : slot_of(o, member, k.k) + at;
         }
-        char *slot = my_slot(o, k.k) + at, *out = contributes ? u->piece->out + u->at : slot;
-        reduce_bytes(how, out, from, o->from_count, n);
-        if (contributes) copy(slot, out, n), u->at += n;
+        char *slot = my_slot(o, k.k) + at;
+        reduce_block(o, u->piece->of, u->piece->segment, u->at, how, slot, from, n);
+        if (contributes) copy(u->piece->out + u->at, slot, n);
     }
-    if (contributes) skip(u, k.bytes - k.high);
+    skip(u, k.bytes - k.high);
 }
 
 static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
@@ -127,12 +137,23 @@ static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
     }
 }
 
+/* A set of one: there is nothing to sum, but there may be factors. */
+static void sum_alone(struct circle *o, const struct piece *piece, const struct reduction *how) {
+    enum { STEP = 16 << 10 };
+    char result[STEP] __attribute__((aligned(64)));
+    for (uint64_t at = 0, n; at < piece->bytes; at += n) {
+        const void *from = piece->in + at;
+        n = minimum(piece->bytes - at, STEP);
+        reduce_block(o, piece->of, piece->segment, at, how, result, &from, n);
+        copy(piece->out + at, result, n);
+    }
+}
+
 static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t total, const struct reduction *how,
                             bool contributes) {
     struct core *c = o->c;
     if (o->count == 1) {
-        for (uint64_t done = 0; done < total; done += pieces++->bytes)
-            reduce_bytes(how, pieces->out, (const void *const *)&pieces->in, 1, pieces->bytes);
+        for (uint64_t done = 0; done < total; done += pieces++->bytes) sum_alone(o, pieces, how);
         return 0;
     }
     uint64_t chunks = (total + CHUNK_BYTES - 1) / CHUNK_BYTES;
@@ -153,7 +174,7 @@ static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t tot
 
 /* No barrier: all data is there, or it would not have been agreed on, and each rank writes its share alone. Whoever sums
  * the last share ends the operation for all; until then a rank goes on with what it was doing. */
-static void allreduce_in_place(struct circle *o, struct entry *e, uint32_t round, char *const *buffers, uint64_t total,
+static void allreduce_in_place(struct circle *o, const struct scheduled *item, char *const *buffers, uint64_t total,
                                const struct reduction *how) {
     enum { STEP = 16 << 10 };
     char sum[STEP] __attribute__((aligned(64)));
@@ -163,10 +184,11 @@ static void allreduce_in_place(struct circle *o, struct entry *e, uint32_t round
         const void *from[MAX_RANKS];
         uint64_t bytes = minimum(high - at, STEP);
         for (int i = 0; i < o->from_count; i++) from[i] = buffers[i] + at;
-        reduce_bytes(how, sum, from, o->from_count, bytes);
+        reduce_block(o, item, 0, at, how, sum, from, bytes);
         for (int i = 0; i < o->from_count; i++) copy(buffers[i] + at, sum, bytes);
     }
-    if (atomic_fetch_add(&e->shares[round & 1], 1) + 1 == o->set->count) ring(o->c);
+    struct entry *e = entry_at(o->c, item->entry);
+    if (atomic_fetch_add(&e->shares[item->round & 1], 1) + 1 == o->set->count) ring(o->c);
 }
 
 /* ---- Adasum: pairs of ranks combine, then pairs of pairs; every member does its share of every pair ---- */
@@ -374,8 +396,8 @@ static int allreduce_batch(struct circle *o, const struct scheduled *batch, stru
                 struct shape *s = &e->segments[k];
                 uint64_t bytes = s->count * item_bytes[s->dtype];
                 if ((int)s->dtype != how.dtype || !bytes) continue;
-                all[n++] = contributes ? (struct piece){tickets[i]->in[k], tickets[i]->out[k], bytes}
-                                       : (struct piece){NULL, NULL, bytes};
+                all[n++] = contributes ? (struct piece){tickets[i]->in[k], tickets[i]->out[k], bytes, &batch[i], k}
+                                       : (struct piece){NULL, NULL, bytes, &batch[i], k};
                 total += bytes;
             }
         }
@@ -404,7 +426,7 @@ static int allreduce_one(struct circle *o, const struct scheduled *item, struct 
         return status;
     }
     if (in_place) {
-        allreduce_in_place(o, e, item->round, buffers, e->bytes, &how);
+        allreduce_in_place(o, item, buffers, e->bytes, &how);
         return PENDING;
     }
     return allreduce_batch(o, item, &t, 1, how);
@@ -456,8 +478,9 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
             atomic_store(&tickets[i]->share_done, 1);
             continue;
         }
+        uint32_t said = tickets[i] ? verdict(c, tickets[i], (uint32_t)status) : OK; /* while the round is still there */
         if (status != ABORTED) atomic_fetch_add(&entry_at(c, batch[i].entry)->finished, 1);
-        if (tickets[i]) finish(c, tickets[i], status == OK && tickets[i]->failure ? SUSPICIOUS : status);
+        if (tickets[i]) finish(c, tickets[i], (int)said);
     }
     atomic_fetch_add(&c->header->progress, 1);
     return status;
@@ -513,7 +536,9 @@ static int take(struct core *c, struct ticket *t, struct entry *e) {
         }
         const void *in[MAX_RANKS];
         for (int m = 0; m < n; m++) in[m] = payload_at(c, e, t->round, from[m]) + at + low;
-        if (count) reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor);
+        if (count && reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor) &&
+            p->kind == ALLREDUCE && p->op <= SUM)
+            blame(e, t->round, k, 0, from, in, n, t->out[k], count, (int)shape->dtype);
         at += (bytes + 7) & ~7ull;
     }
     return 0;
@@ -530,7 +555,7 @@ void harvest(struct core *c, struct ticket *t) {
     t->failure = e->failed[p] ? e->failed[p] : e->note[p];
     if (e->failed[p]) status = FAILED;
     else if (e->inlined[p]) status = take(c, t, e);
-    if (status == OK && t->failure) status = SUSPICIOUS;
+    if (status == OK) status = (int)verdict(c, t, OK);
     atomic_fetch_add(&e->finished, 1);
     finish(c, t, status);
 }

@@ -167,7 +167,7 @@ int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
     return w.wanted <= room ? w.wanted : -w.wanted;
 }
 
-void hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
-                 double postscale, double divisor) {
-    reduce(out, in, n, count, dtype, op, prescale, postscale, divisor);
+int hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
+                double postscale, double divisor) {
+    return reduce(out, in, n, count, dtype, op, prescale, postscale, divisor);
 }

@@ -124,6 +124,7 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
     e->average_active[p] = h->join_active;
     e->inlined[p] = inlined;
     atomic_store(&e->shares[p], 0);
+    forget_blame(e, round);
     bool scheduled = !failure && !inlined;
     e->finished_wanted += scheduled ? s->count : present;
     e->arrived = 0;

@@ -7,6 +7,9 @@
  *
  * Only posix_memalign serves from the arena, because that is what tensor libraries call; free, realloc and
  * malloc_usable_size must know such blocks. A forked child shares the arena's pages with its parent: it takes none.
+ *
+ * A process has one arena after another, one a generation. An arena whose generation is over is *retired*: its blocks are
+ * recognised as long as any lives, and their pages given back to the system when they are freed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,6 +20,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -25,75 +29,84 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void __libc_free(void *);
 
-enum { MAX_SIZES = 1024, BUCKETS = 4096, KEPT = 64, PAGE = 4096, LEAST = 64 << 10 };
+enum { MAX_SIZES = 1024, BUCKETS = 4096, KEPT = 64, MAX_ARENAS = 64, PAGE = 4096, LEAST = 64 << 10 };
 
 struct kind { uint64_t bytes; uint32_t kept; void *blocks[KEPT]; };
 
-static struct {
-    _Atomic(char *) low, high; /* of the arena; null if there is none */
-    atomic_bool serving;
-    void *owner;
-    void *(*take)(void *owner, uint64_t bytes);
-    void (*give)(void *owner, void *memory);
-    uint16_t *kind_of_page; /* of a block's first page: index + 1 */
-    struct kind kinds[MAX_SIZES];
-    uint16_t bucket[BUCKETS]; /* by size: index + 1 */
-    uint32_t count;
-    pthread_mutex_t lock;
-} arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct arena {
+    _Atomic(char *) low, high; /* null if this place is free */
+    uint16_t *kind_of_page;    /* of a block's first page: index + 1 */
+};
 
-static bool inside(const void *memory) {
-    char *low = atomic_load_explicit(&arena.low, memory_order_relaxed);
-    return low && (const char *)memory >= low &&
-           (const char *)memory < atomic_load_explicit(&arena.high, memory_order_relaxed);
+static struct arena arenas[MAX_ARENAS];
+static _Atomic uint32_t arena_count; /* places that were ever used */
+static struct arena *current;        /* serves blocks; null if there is none */
+static atomic_bool serving, forked;
+static void *owner; /* of the current one */
+static void *(*take)(void *owner, uint64_t bytes);
+static void (*give)(void *owner, void *memory);
+static struct kind kinds[MAX_SIZES];
+static uint16_t bucket[BUCKETS]; /* by size: index + 1 */
+static uint32_t kind_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct arena *arena_of(const void *memory) {
+    for (uint32_t i = 0, n = atomic_load_explicit(&arena_count, memory_order_relaxed); i < n; i++) {
+        char *low = atomic_load_explicit(&arenas[i].low, memory_order_relaxed);
+        if (low && (const char *)memory >= low &&
+            (const char *)memory < atomic_load_explicit(&arenas[i].high, memory_order_relaxed))
+            return &arenas[i];
+    }
+    return NULL;
 }
 
-static uint64_t page_of(const void *memory) { return (uint64_t)((const char *)memory - arena.low) / PAGE; }
+static uint16_t *kind_at(struct arena *a, const void *memory) {
+    return &a->kind_of_page[(uint64_t)((const char *)memory - a->low) / PAGE];
+}
 
 static uint16_t *bucket_of(uint64_t bytes) {
     uint32_t at = (uint32_t)(bytes * 0x9e3779b97f4a7c15ull >> 52);
-    while (arena.bucket[at] && arena.kinds[arena.bucket[at] - 1].bytes != bytes) at = (at + 1) % BUCKETS;
-    return &arena.bucket[at];
+    while (bucket[at] && kinds[bucket[at] - 1].bytes != bytes) at = (at + 1) % BUCKETS;
+    return &bucket[at];
 }
 
 static void *serve(uint64_t bytes) {
-    pthread_mutex_lock(&arena.lock);
-    uint16_t number = arena.owner ? *bucket_of(bytes) : 0;
-    struct kind *k = number ? &arena.kinds[number - 1] : NULL;
+    pthread_mutex_lock(&lock);
+    uint16_t number = current ? *bucket_of(bytes) : 0;
+    struct kind *k = number ? &kinds[number - 1] : NULL;
     void *memory = NULL;
     if (k && k->kept) memory = k->blocks[--k->kept];
-    else if (k && (memory = arena.take(arena.owner, bytes))) arena.kind_of_page[page_of(memory)] = number;
-    pthread_mutex_unlock(&arena.lock);
+    else if (k && (memory = take(owner, bytes))) *kind_at(current, memory) = number;
+    pthread_mutex_unlock(&lock);
     return memory;
 }
 
-static void keep(void *memory) {
-    if (!atomic_load(&arena.serving)) return; /* detached, or a forked child: the mapping goes with the process */
-    pthread_mutex_lock(&arena.lock);
-    if (!arena.owner) {
-        pthread_mutex_unlock(&arena.lock);
-        return;
-    }
-    uint16_t number = arena.kind_of_page[page_of(memory)];
-    struct kind *k = number ? &arena.kinds[number - 1] : NULL;
-    if (k && k->kept < KEPT) {
-        k->blocks[k->kept++] = memory;
-    } else {
-        arena.kind_of_page[page_of(memory)] = 0;
-        arena.give(arena.owner, memory);
-    }
-    pthread_mutex_unlock(&arena.lock);
+static uint64_t size_of(struct arena *a, const void *memory) {
+    uint16_t number = *kind_at(a, memory);
+    return number ? kinds[number - 1].bytes : 0;
 }
 
-static uint64_t size_of(const void *memory) {
-    uint16_t number = arena.kind_of_page[page_of(memory)];
-    return number ? arena.kinds[number - 1].bytes : 0;
+static void keep(struct arena *a, void *memory) {
+    if (atomic_load(&forked)) return; /* the pages are the parent's */
+    pthread_mutex_lock(&lock);
+    uint16_t *number = kind_at(a, memory);
+    struct kind *k = *number ? &kinds[*number - 1] : NULL;
+    if (a != current) {
+        if (k) madvise(memory, (k->bytes + PAGE - 1) / PAGE * PAGE, MADV_REMOVE);
+        *number = 0;
+    } else if (k && k->kept < KEPT) {
+        k->blocks[k->kept++] = memory;
+    } else {
+        *number = 0;
+        give(owner, memory);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- what the C library is asked for ---- */
 
 API int posix_memalign(void **out, size_t alignment, size_t bytes) {
-    if (atomic_load_explicit(&arena.serving, memory_order_relaxed) && bytes >= LEAST && alignment <= PAGE) {
+    if (atomic_load_explicit(&serving, memory_order_relaxed) && bytes >= LEAST && alignment <= PAGE) {
         void *memory = serve(bytes);
         if (memory) {
             *out = memory;
@@ -108,24 +121,27 @@ API int posix_memalign(void **out, size_t alignment, size_t bytes) {
 }
 
 API void free(void *memory) {
-    if (inside(memory)) keep(memory);
+    struct arena *a = arena_of(memory);
+    if (a) keep(a, memory);
     else __libc_free(memory);
 }
 
 API void *realloc(void *memory, size_t bytes) {
-    if (!inside(memory)) return __libc_realloc(memory, bytes);
+    struct arena *a = arena_of(memory);
+    if (!a) return __libc_realloc(memory, bytes);
     void *other = __libc_malloc(bytes);
     if (other) {
-        uint64_t before = size_of(memory);
+        uint64_t before = size_of(a, memory);
         memcpy(other, memory, before < bytes ? before : bytes);
-        keep(memory);
+        keep(a, memory);
     }
     return other;
 }
 
 API size_t malloc_usable_size(void *memory) {
     static size_t (*original)(void *);
-    if (inside(memory)) return size_of(memory);
+    struct arena *a = arena_of(memory);
+    if (a) return size_of(a, memory);
     if (!original) {
         extern void *dlsym(void *, const char *);
         *(void **)&original = dlsym((void *)-1l, "malloc_usable_size"); /* RTLD_NEXT */
@@ -135,51 +151,73 @@ API size_t malloc_usable_size(void *memory) {
 
 /* ---- what the core says ---- */
 
-static void stop_after_fork(void) { atomic_store(&arena.serving, false); }
+static void stop_after_fork(void) {
+    atomic_store(&serving, false);
+    atomic_store(&forked, true);
+}
 
-API bool hora_preload_attach(char *low, uint64_t bytes, void *owner, void *(*take)(void *, uint64_t),
-                             void (*give)(void *, void *)) {
+/* Serve from this arena; false if there is another, or too many live on. */
+API bool hora_preload_attach(char *low, uint64_t bytes, void *core, void *(*core_take)(void *, uint64_t),
+                             void (*core_give)(void *, void *)) {
     static atomic_bool registered;
-    if (arena.low) return false; /* one arena a process, for its whole life: blocks of it may live as long */
-    arena.kind_of_page = calloc(bytes / PAGE + 1, sizeof *arena.kind_of_page);
-    if (!arena.kind_of_page) return false;
-    arena.owner = owner;
-    arena.take = take;
-    arena.give = give;
-    atomic_store(&arena.high, low + bytes);
-    atomic_store(&arena.low, low);
+    uint16_t *kind_of_page = calloc(bytes / PAGE + 1, sizeof *kind_of_page);
+    pthread_mutex_lock(&lock);
+    uint32_t place = 0;
+    while (place < MAX_ARENAS && arenas[place].low) place++;
+    bool fits = !current && kind_of_page && place < MAX_ARENAS && !atomic_load(&forked);
+    if (fits) {
+        struct arena *a = current = &arenas[place];
+        a->kind_of_page = kind_of_page;
+        owner = core, take = core_take, give = core_give;
+        atomic_store(&a->high, low + bytes);
+        atomic_store(&a->low, low);
+        if (place == arena_count) atomic_store(&arena_count, place + 1);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!fits) __libc_free(kind_of_page);
     if (!atomic_exchange(&registered, true)) pthread_atfork(NULL, NULL, stop_after_fork);
-    return true;
+    return fits;
 }
 
 /* Serve blocks of this size from now on; false if there are too many sizes, or it is too small to be worth it. */
 API bool hora_preload_serve(uint64_t bytes) {
     if (bytes < LEAST) return false;
-    pthread_mutex_lock(&arena.lock);
+    pthread_mutex_lock(&lock);
     uint16_t *number = bucket_of(bytes);
-    if (!*number && arena.count < MAX_SIZES) {
-        arena.kinds[arena.count++].bytes = bytes;
-        *number = (uint16_t)arena.count;
+    if (!*number && kind_count < MAX_SIZES) {
+        kinds[kind_count++].bytes = bytes;
+        *number = (uint16_t)kind_count;
     }
-    bool known = *number != 0 && arena.owner;
-    if (known) atomic_store(&arena.serving, true);
-    pthread_mutex_unlock(&arena.lock);
+    bool known = *number != 0 && current && !atomic_load(&forked);
+    if (known) atomic_store(&serving, true);
+    pthread_mutex_unlock(&lock);
     return known;
 }
 
-/* The arena's owner goes. `unmapped`: no block of it is in use, and its addresses may become somebody else's. */
-API void hora_preload_detach(void *owner, bool unmapped) {
-    if (arena.owner != owner) return;
-    pthread_mutex_lock(&arena.lock);
-    atomic_store(&arena.serving, false);
-    arena.owner = NULL; /* blocks that live on are still recognised, and nothing more is done with them */
-    if (!unmapped) {
-        pthread_mutex_unlock(&arena.lock);
-        return;
+/* The core goes: it gets back what is not in use, and its arena retires. */
+API void hora_preload_detach(void *core) {
+    if (owner != core) return;
+    pthread_mutex_lock(&lock);
+    atomic_store(&serving, false);
+    for (uint32_t i = 0; i < kind_count; i++)
+        while (kinds[i].kept) {
+            void *memory = kinds[i].blocks[--kinds[i].kept];
+            *kind_at(current, memory) = 0;
+            give(owner, memory);
+        }
+    current = NULL;
+    owner = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+/* A retired arena of which no block is in use: its addresses may become somebody else's. */
+API void hora_preload_forget(char *low) {
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < arena_count; i++) {
+        if (arenas[i].low != low || &arenas[i] == current) continue;
+        atomic_store(&arenas[i].low, NULL);
+        __libc_free(arenas[i].kind_of_page);
+        arenas[i].kind_of_page = NULL;
     }
-    for (uint32_t i = 0; i < arena.count; i++) arena.kinds[i].kept = 0;
-    atomic_store(&arena.low, NULL);
-    __libc_free(arena.kind_of_page);
-    arena.kind_of_page = NULL;
-    pthread_mutex_unlock(&arena.lock);
+    pthread_mutex_unlock(&lock);
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hora.errors import UsageError
-from hora.torch.adapter import DTYPES, as_bits, buffer, dtype_of, from_memory, is_expanded, on_host
+from hora.torch.adapter import DTYPES, as_bits, buffer, dtype_of, from_memory, is_expanded, laid_out
 from hora.transport.base import DType
 
 
@@ -57,21 +57,21 @@ def test_refused(given: torch.Tensor, words: str) -> None:
 
 def test_meta_tensors_have_nothing_to_send() -> None:
     with pytest.raises(UsageError, match="meta tensor"):
-        on_host(torch.zeros(2, device="meta"))
+        laid_out(torch.zeros(2, device="meta"), stays=False)
 
 
 def test_on_host_copies_only_if_it_must() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    assert on_host(tensor) is tensor
-    assert on_host(tensor[:1]).data_ptr() == tensor.data_ptr()
-    turned = on_host(tensor.t())
+    assert laid_out(tensor, stays=False) is tensor
+    assert laid_out(tensor[:1], stays=False).data_ptr() == tensor.data_ptr()
+    turned = laid_out(tensor.t(), stays=False)
     assert turned.is_contiguous() and torch.equal(turned, tensor.t())
     negated = torch.tensor([1 + 2j]).conj().imag  # contiguous, but torch keeps the sign elsewhere
-    assert on_host(negated).tolist() == [-2.0] and not on_host(negated).is_neg()
+    assert laid_out(negated, stays=False).tolist() == [-2.0] and not laid_out(negated, stays=False).is_neg()
 
 
 def test_on_host_leaves_autograd_behind() -> None:
-    turned = on_host(torch.ones(2, 3, requires_grad=True).t())
+    turned = laid_out(torch.ones(2, 3, requires_grad=True).t(), stays=False)
     assert not turned.requires_grad
 
 

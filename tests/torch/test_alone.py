@@ -97,10 +97,10 @@ def test_nothing_unusual_is_not_talked_about() -> None:
     settled, unused = entry_of(torch.ones(2), "a"), entry_of(torch.ones(2), "b")
     settled.settled, settled.kind = True, DENSE
     call = roll(settled, unused)
-    call.start([settled], ask_for_check=False)
-    assert call.hear() is None and not call.asks_for_check
-    call.start([settled], ask_for_check=True)
-    assert call.hear() is None and call.asks_for_check
+    call.start([settled], asks=0)
+    assert call.hear() is None and call.asks == 0
+    call.start([settled], asks=3)
+    assert call.hear() is None and call.asks == 3
 
 
 def test_what_is_unusual() -> None:
@@ -109,7 +109,7 @@ def test_what_is_unusual() -> None:
     missing.settled = True
     call = roll(missing, dense, sparse)
     dense.kind, sparse.kind = DENSE, SPARSE
-    call.start([sparse, dense], ask_for_check=False)
+    call.start([sparse, dense], asks=0)
     heard = call.hear()
     assert heard is not None
     taking_part, answers = heard
@@ -127,7 +127,7 @@ def test_large_gradients_in_shared_memory_are_noticed() -> None:
     call = roll(*given)
     for entry in given:
         entry.kind = DENSE
-    call.start(given, ask_for_check=False)
+    call.start(given, asks=0)
     heard = call.hear()
     assert heard is not None and [answer.shared for answer in heard[1]] == [True, False, False]
 

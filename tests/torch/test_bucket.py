@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hora.torch as hvd
-from hora.torch.bucket import Bucket, Entry, layout_of, layout_sum, plan
+from hora.torch.bucket import FIGURES, REPLICAS, Bucket, Entry, layout_of, layout_sum, plan
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_views_are_laid_out_like_their_parameters() -> None:
     for i, view in enumerate(bucket.views):
         view.fill_(i + 1)
     assert [float(view.sum()) for view in bucket.views] == [6.0, 2.0, 900.0, 0.0, 70.0]
-    assert not bucket.trouble.item()
+    assert not bucket.has_trouble()
 
 
 def test_a_bucket_of_another_type_has_no_views_for_parameters() -> None:
@@ -72,11 +72,12 @@ def test_a_bucket_of_another_type_has_no_views_for_parameters() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("factor", [1.0, 1 / 3, 7.0])
-def test_what_ranks_say(dtype: torch.dtype, factor: float) -> None:
+@pytest.mark.parametrize("asks", [0, FIGURES, REPLICAS, FIGURES | REPLICAS])
+def test_what_ranks_say(dtype: torch.dtype, factor: float, asks: int) -> None:
     """As if three ranks had been reduced: one without the first, all without the second, one with an odd third."""
     ranks = [Bucket(entries(*[torch.ones(2)] * 3), dtype) for _ in range(3)]
     for bucket in ranks:
-        bucket.open(ask_for_check=bucket is ranks[0])
+        bucket.open(asks if bucket is ranks[0] else 0)
         bucket.mark_absent(1)
     ranks[0].mark_absent(0)
     ranks[1].mark_odd(2)
@@ -86,10 +87,10 @@ def test_what_ranks_say(dtype: torch.dtype, factor: float) -> None:
     absent, odd = bucket.verdicts()
     assert absent == pytest.approx([1 / 3, 1, 0], abs=0.01) and absent[1] == 1.0
     assert odd == pytest.approx([0, 0, 1 / 3], abs=0.01)
-    assert bucket.asks_for_check() and bucket.trouble.item()
+    assert bucket.asks() == asks and bucket.has_trouble()
     bucket.reset(had_trouble=True)
-    bucket.open(ask_for_check=False)
-    assert bucket.verdicts() == ([0.0] * 3, [0.0] * 3) and not bucket.trouble.item() and not bucket.asks_for_check()
+    bucket.open()
+    assert bucket.verdicts() == ([0.0] * 3, [0.0] * 3) and not bucket.has_trouble() and not bucket.asks()
 
 
 def test_layouts() -> None:

@@ -11,6 +11,7 @@ import torch
 
 import hora.torch as hvd
 from hora.config.settings import NonFinite, Settings
+from hora.engine.backend import NotFinite
 from hora.torch.guard import Guard, NonFiniteError, Verdict, from_settings
 
 
@@ -130,3 +131,35 @@ def test_settings_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORA_DIVERGENCE_CHECK", "0")
     hvd.init()
     assert from_settings() is None
+
+
+def told(watch: Guard, found: list[NotFinite], flat: torch.Tensor) -> str:
+    watch.hear(found, lambda: pieces(flat))
+    with pytest.raises(NonFiniteError) as caught:
+        watch.after_reduce()
+    return str(caught.value)
+
+
+def test_what_the_core_found_is_named() -> None:
+    flat = torch.ones(100)
+    flat[17], flat[18], flat[99] = math.nan, math.inf, math.inf
+    watch = guard("stop")
+    assert "on rank 3: p1 (nan), p9 (inf)." in told(watch, [NotFinite(3, 0, 17, True)], flat)
+    both = [NotFinite(0, 0, 99, False), NotFinite(3, 0, 17, True)]
+    assert "step 2: gradients that are not finite on rank 0: p9 (inf); on rank 3: p1 (nan)." in told(watch, both, flat)
+    assert "after the reduction: p1 (nan), p9 (inf), although" in told(watch, [NotFinite(-1, 0, 17, True)], flat)
+    assert watch.after_reduce() is Verdict.GO
+
+
+def test_what_was_thrown_away_or_is_watched_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    watch, found = guard("stop"), [NotFinite(0, 0, 1, True)]
+    watch.hear(found, lambda: pieces(torch.ones(100)))
+    watch.forget()
+    assert watch.after_reduce() is Verdict.GO
+    watch.hear(found, lambda: pieces(torch.full((100,), math.nan)))
+    assert watch.after_reduce(watched=True) is Verdict.GO
+    assert watch.after_reduce() is Verdict.GO
+    off = guard("off")
+    off.hear(found, lambda: pieces(torch.ones(100)))
+    assert off.after_reduce() is Verdict.GO
+    assert not caplog.records

@@ -6,6 +6,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,10 +220,11 @@ def test_a_failed_step_can_be_followed_by_another(model: torch.nn.Module, monkey
     model.zero_grad()
     backward(model)
 
-    def fail(ticket: object) -> None:
-        raise RuntimeError("lost")
+    class Lost:
+        def wait(self, ticket: object) -> None:
+            raise RuntimeError("lost")
 
-    reducing._pending.append((fail, None))
+    reducing._pending.append((SimpleNamespace(channel=Lost()), None))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="lost"):
         reducing.finish()
     model.zero_grad()

@@ -32,9 +32,8 @@ class Clock:
 
 def run(summary: Summary, clock: Clock, steps: int, step_s: float, exposed_s: float = 0.01) -> None:
     for _ in range(steps):
-        summary.begin_step()
         clock.now += step_s
-        summary.end_step(exposed_s, 2_000_000)
+        summary.end_step(exposed_s, 2_000_000, summary.is_due())
 
 
 def test_in_a_log_there_is_a_line_every_few_seconds_and_one_at_the_end() -> None:

@@ -121,6 +121,32 @@ def test_rounding_of_half_is_to_nearest_even_as_torch_does_it() -> None:
         np.testing.assert_array_equal(reduce([bits(small)], dtype, ReduceOp.SUM, post=float(np.float32(1 / 3))), third)
 
 
+@pytest.mark.parametrize("dtype", [*HALVES, *FLOATS])
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_what_is_not_finite_is_noticed_and_nothing_else(dtype: DType, data: st.DataObject) -> None:
+    """Whatever the place, the count, the number of ranks and the factors; large numbers are fine, sums may not be."""
+    kinds = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+    kind = kinds.get(dtype, torch.float64)
+    n, count = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 2100))
+    large = data.draw(st.sampled_from([1.0, torch.finfo(kind).max / 16, torch.finfo(kind).max]))
+    tensors = [torch.full((count,), large / (r + 1), dtype=torch.float64).to(kind) for r in range(n)]
+    for _ in range(data.draw(st.integers(0, 2))):
+        place = data.draw(st.integers(0, count - 1))
+        value = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+        tensors[data.draw(st.integers(0, n - 1))][place] = value
+    arrays = [bits(t) if dtype in HALVES else t.numpy() for t in tensors]
+    pre, post = data.draw(st.sampled_from([(1.0, 1.0), (0.5, 1.0), (1.0, 0.25)]))
+    op = data.draw(st.sampled_from([ReduceOp.SUM, ReduceOp.AVERAGE]))
+    out = np.empty_like(arrays[0])
+    pointers = (ctypes.c_void_p * n)(*(a.ctypes.data for a in arrays))
+    divisor = float(n) if op is ReduceOp.AVERAGE else 1.0
+    noticed = shm.load().reduce(out.ctypes.data, pointers, n, count, dtype, op, pre, post, divisor)
+    result = torch.from_numpy(out.view("int16")).view(kind) if dtype in HALVES else torch.from_numpy(out)
+    assert bool(noticed) == (not bool(torch.isfinite(result).all()))
+    assert noticed or all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
 def test_nan_is_not_lost_in_min_and_max() -> None:
     a, b = np.array([1, np.nan, 3], "float32"), np.array([np.nan, 2, 1], "float32")
     np.testing.assert_array_equal(reduce([a, b], DType.FLOAT32, ReduceOp.MIN), np.minimum(a, b))

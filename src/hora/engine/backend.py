@@ -2,7 +2,8 @@
 
 There are two backends. ``engine.table`` agrees in a table in shared memory (one host, the C core): the last rank to
 arrive at an operation puts it on a schedule that all ranks follow. ``engine.talk`` agrees by messages through the hub
-and moves data with a ``transport.Mover`` (Gloo, the in-process fake, later NCCL and MPI between hosts).
+and moves data with a ``transport.Mover`` (Gloo, MPI, NCCL, the in-process fake). ``engine.split`` puts the two side by
+side, where tensors on GPUs are used on one host.
 
 Both keep ULFM's promise: every call returns or raises, on every live rank, within its deadline.
 """
@@ -16,18 +17,31 @@ from typing import Any, NamedTuple, Protocol
 from hora.engine.request import Request
 from hora.transport.base import Buffer
 
-__all__ = ["Backend", "Event", "Outcome", "Pending", "RankState", "Snapshot", "Ticket", "What"]
+__all__ = ["Backend", "Event", "NotFinite", "Outcome", "Pending", "RankState", "Snapshot", "Ticket", "What"]
+
+
+class NotFinite(NamedTuple):
+    """The first inf or nan that one rank brought to an allreduce."""
+
+    rank: int  # -1: nobody's, the sum of what was brought is too large
+    segment: int
+    element: int  # of the segment
+    is_nan: bool
 
 
 class Outcome(NamedTuple):
     """What an operation brought besides filling its outputs.
 
     ``memory`` holds one writable object with the buffer protocol for each segment of an allgather or alltoall, whose
-    size no rank knew beforehand; ``received`` the bytes that came from each member, per segment.
+    size no rank knew beforehand; ``received`` the bytes that came from each member, per segment. Of tensors on a GPU
+    ``finished`` is the event after which all is there, and memory is a tensor of bytes. ``not_finite`` says of an
+    allreduce which ranks brought inf or nan, the same on all ranks, if the backend ``finds_not_finite``.
     """
 
     memory: tuple[Any, ...] = ()
     received: tuple[tuple[int, ...], ...] = ()
+    finished: Any = None
+    not_finite: tuple[NotFinite, ...] = ()
 
 
 class Ticket(Protocol):
@@ -43,6 +57,7 @@ class RankState(NamedTuple):
     pid: int
     blocked: bool  # every thread of it that submits operations is waiting inside Hora
     waiting_on: tuple[tuple[str, tuple[int, ...]], ...]  # (name, members) of what those threads wait for
+    silent: bool = False  # its process is stopped, or does not answer
 
 
 class Pending(NamedTuple):
@@ -105,7 +120,10 @@ class Backend(Protocol):
         """For stall and deadlock reports."""
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
-        """Make every wait for this operation raise; ``kind`` is "deadlock" or "stall". The first verdict wins."""
+        """Make every wait for this operation raise; ``kind`` is "deadlock", "stall" or "mismatch". The first wins."""
+
+    def give_up(self, rank: int, status: str) -> None:
+        """Go on as if this rank had died, on all ranks: it is stopped, and will not say so itself."""
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
         """The Python stack of another rank's threads, or why it could not be had."""

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from hora.config.settings import Settings
-from hora.engine.backend import Event, Outcome, Pending, Snapshot, What
+from hora.engine.backend import Event, NotFinite, Outcome, Pending, Snapshot, What
 from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, lost, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
@@ -44,7 +44,7 @@ __all__ = ["TableBackend", "TableTicket"]
 _log = logging.getLogger("hora")
 
 # native/core.h: enum status, enum failure_code, enum rank_state
-_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS = range(8)
+_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS, _NOT_FINITE = range(9)
 _MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
 _GONE_CLEAN = 2
 _TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
@@ -104,6 +104,8 @@ class Immediate:
 
 class TableBackend:
     """See ``engine.backend.Backend``. ``line`` leads to the hub; a worker that is alone has none."""
+
+    finds_not_finite = True  # outcomes of allreduces name who brought inf or nan
 
     def __init__(
         self,
@@ -185,13 +187,13 @@ class TableBackend:
         try:
             if status == _SUSPICIOUS:
                 self._warn_about_lines(self._said(lib.failure(core, number)))
-            elif status != _OK:
+            elif status not in (_OK, _NOT_FINITE):
                 if status == _ABORTED:
                     self._abandoned.append(ticket)
                 self._raise(status, request, number)
             if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
                 return self._take(number, request)
-            return _NOTHING
+            return _NOTHING if status == _OK else Outcome(not_finite=self._not_finite(number))
         finally:
             lib.release(core, number)
 
@@ -208,6 +210,17 @@ class TableBackend:
             received.append(tuple(sizes))
             memory.append(_adopt(self._lib.free, address, sum(sizes)))
         return Outcome(tuple(memory), tuple(received))
+
+    def _not_finite(self, number: int) -> tuple[NotFinite, ...]:
+        size = len(self.peers)
+        places = (ctypes.c_uint64 * (size + 1))()
+        if not self._lib.not_finite(self._core, number, places):
+            return ()
+        return tuple(
+            NotFinite(rank if rank < size else -1, place - 1 >> 48, (place - 1 & (1 << 48) - 1) >> 1, not place & 1)
+            for rank, place in enumerate(places)
+            if place
+        )
 
     def join(self, average_active: bool) -> int:
         last = ctypes.c_int()
@@ -305,7 +318,8 @@ class TableBackend:
         said = self._said(failure)
         text = self._text(self._lib.failure_text, failure, _TEXT_BYTES)
         if code == _MISMATCH:
-            raise MismatchError(explain_mismatch(said) or suspicious_lines(said) or f"the ranks disagree on '{name}'.")
+            found = text or explain_mismatch(said) or suspicious_lines(said)
+            raise MismatchError(found or f"the ranks disagree on '{name}'.")
         if code == _JOINED:
             raise HorovodInternalError(
                 explain_unfit(said, len(said)) or f"'{name}' cannot run while another rank has joined."
@@ -356,6 +370,11 @@ class TableBackend:
         length = read(self._core, which, buffer, room)
         return buffer.raw[:length].decode(errors="replace")
 
+    def abort(self, status: str) -> None:
+        """End every wait, here and on all peers: what they work on cannot be finished. For any thread."""
+        if self._core:
+            self._lib.mark_dead(self._core, self.rank, status.encode())
+
     # ---- reports ----
 
     def waiting(self) -> bool:
@@ -374,7 +393,7 @@ class TableBackend:
         entries = self._snapshot()[1]
         found = entries.get((pending.name, pending.members))
         if found is not None:
-            code = _DEADLOCK if kind == "deadlock" else _STALLED
+            code = {"deadlock": _DEADLOCK, "mismatch": _MISMATCH}.get(kind, _STALLED)
             self._lib.fail(self._core, *found, code, text.encode()[: _TEXT_BYTES - 1])
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
@@ -426,6 +445,9 @@ class TableBackend:
         return found
 
     # ---- the end ----
+
+    def give_up(self, rank: int, status: str) -> None:
+        self._lib.mark_dead(self._core, rank, status.encode())
 
     def leave(self) -> None:
         self._lib.leave(self._core)

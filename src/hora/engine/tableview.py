@@ -88,5 +88,6 @@ def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ..
         waiting_on = tuple(
             by_entry.get(Place(entry, stamp), ("join" if entry == IN_JOIN else "", ())) for _, entry, stamp in waits
         )
-        ranks.append(RankState(rank, pid, bool(alive) and alive <= blocked_threads, waiting_on))
+        blocked = bool(alive) and alive <= blocked_threads
+        ranks.append(RankState(rank, pid, blocked, waiting_on, silent=process_state(pid) == "stopped"))
     return Snapshot(progress, tuple(ranks), tuple(pending)), entries

@@ -10,12 +10,17 @@ tensor([0])
 >>> hvd.shutdown()
 
 The files: ``collectives`` (the functions), ``autograd`` (their gradients), ``submit`` (tensors to the engine),
-``adapter`` (tensors to memory), ``compression``, ``sparse``, ``functions`` (parameters, optimizer state, objects).
+``adapter`` (tensors to memory), ``compression``, ``sparse``, ``functions`` (parameters, optimizer state, objects),
+``optimizer`` (and what it is made of). What not every script uses is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from hora.engine.handle import poll, synchronize
+from hora.engine.preempt import PREEMPTED_EXIT_CODE, preempted
 from hora.engine.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hora.engine.session import (
     ccl_built,
@@ -91,18 +96,21 @@ from hora.torch.collectives import (
     reducescatter_async,
 )
 from hora.torch.compression import Compression
-from hora.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from hora.torch.memory import shared_empty
-from hora.torch.optimizer import DistributedOptimizer
-from hora.torch.sparse import sparse_allreduce_async
-from hora.torch.sync_batch_norm import SyncBatchNorm
+
+if TYPE_CHECKING:
+    from hora.torch.functions import (
+        allgather_object,
+        broadcast_object,
+        broadcast_optimizer_state,
+        broadcast_parameters,
+    )
+    from hora.torch.memory import shared_empty
+    from hora.torch.optimizer import DistributedOptimizer
+    from hora.torch.sparse import sparse_allreduce_async
+    from hora.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    "PREEMPTED_EXIT_CODE",
     "Adasum",
     "Average",
     "Compression",
@@ -173,6 +181,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "preempted",
     "rank",
     "reducescatter",
     "reducescatter_async",
@@ -186,3 +195,27 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+_LATER = {
+    "DistributedOptimizer": "optimizer",
+    "SyncBatchNorm": "sync_batch_norm",
+    "allgather_object": "functions",
+    "broadcast_object": "functions",
+    "broadcast_optimizer_state": "functions",
+    "broadcast_parameters": "functions",
+    "shared_empty": "memory",
+    "sparse_allreduce_async": "sparse",
+}
+
+
+if not TYPE_CHECKING:  # a type checker has seen the imports above, and is to complain about what there is not
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'hora.torch' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"hora.torch.{_LATER[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LATER]

@@ -1,7 +1,8 @@
 """Between torch's tensors and the engine's buffers: the only file that knows both.
 
 Promises: a tensor that cannot be carried is refused here, before anything is sent, with what to do instead; what is
-handed to the engine is contiguous memory of the host. Tensors on other devices are staged through host memory.
+handed to the engine is contiguous memory, of the host or of a GPU where the backend carries that. Tensors on any other
+device are staged through host memory.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 
 from hora.errors import UsageError
+from hora.transport import cuda
 from hora.transport.base import Buffer, DType
 
-__all__ = ["as_bits", "buffer", "dtype_of", "from_memory", "is_expanded", "on_host"]
+__all__ = ["as_bits", "buffer", "dtype_of", "from_memory", "is_expanded", "laid_out"]
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.uint8: DType.UINT8,
@@ -67,29 +69,33 @@ def _unknown_type(given: Any) -> UsageError:
     return UsageError(f"a tensor of {given.dtype} was given. Hora carries {known}. {fix}.")
 
 
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values, contiguous and in host memory: the tensor itself where it already is that, else a copy."""
-    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+def laid_out(tensor: torch.Tensor, stays: bool) -> torch.Tensor:
+    """The tensor's values, contiguous, and in host memory unless it ``stays``: the tensor itself if it is that."""
+    if (tensor.is_cpu or stays) and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     if tensor.is_meta:
         raise UsageError(
             "a meta tensor was given. It has a shape but no values to send. Materialise it first, for example with"
             " module.to_empty(device=...)."
         )
-    return tensor.detach().to("cpu").resolve_neg().contiguous()
+    values = tensor.detach()
+    return (values if stays else values.to("cpu")).resolve_neg().contiguous()
 
 
-def buffer(tensor: torch.Tensor, dtype: DType) -> Buffer:
-    """The memory of a contiguous host tensor."""
-    return Buffer(tensor.data_ptr(), dtype, tuple(tensor.shape), tensor)
+def buffer(tensor: torch.Tensor, dtype: DType, device: str = "cpu", ready: Any = None) -> Buffer:
+    """The memory of a contiguous tensor; of a GPU's, ``ready`` is the event after which it may be used."""
+    return Buffer(tensor.data_ptr(), dtype, tuple(tensor.shape), tensor, device, ready)
 
 
 def from_memory(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """A tensor over memory that the engine allocated; no copy on the host.
+    """A tensor over memory that the engine allocated; no copy on the host, nor on a GPU.
 
     >>> from_memory(bytearray(8), torch.float32, (2, 1), torch.device("cpu")).tolist()
     [[0.0], [0.0]]
     """
+    if isinstance(memory, torch.Tensor):
+        cuda.device.keep(memory)  # it was the mover's stream's; now the caller's uses it
+        return memory.view(dtype).reshape(shape).to(device)
     if not memoryview(memory).nbytes:  # torch.frombuffer takes no empty buffer
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.frombuffer(memory, dtype=dtype).reshape(shape).to(device)

@@ -48,6 +48,12 @@ def let_be_born_in_shared_memory(parameter: torch.Tensor, engine: Engine) -> Non
         serve(parameter.numel() * parameter.itemsize)
 
 
+def is_summed(grad: torch.Tensor, terms: Terms) -> bool:
+    """Whether the gradient itself is what the ranks add up, on the host, where the core can look at it."""
+    dense = grad.layout is torch.strided or terms.sparse_as_dense
+    return dense and grad.is_cpu and not hasattr(terms.compression, "start")
+
+
 def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
     """Begin to reduce one gradient, in place if possible; ``entry.sent`` waits for it."""
     compression, name = terms.compression, entry.name
@@ -64,14 +70,16 @@ def send(entry: Entry, grad: torch.Tensor, terms: Terms) -> None:
         entry.sent = compression.start(name, grad, terms.op, terms.process_set)
         return
     if entry.channel is not None and grad.dtype is entry.parameter.dtype:
-        entry.sent = _through(entry.channel, _laid_out(entry, grad))
+        entry.sent = _through(entry, entry.channel, _laid_out(entry, grad))
         return
     small, context = compression.compress(grad)
     sent = torch.view_as_real(small.resolve_conj()) if small.is_complex() else small
     started = submit.allreduce([sent], terms.how, name, terms.process_set, in_place=True)
 
     def wait() -> torch.Tensor:
-        started.result()
+        outcome = started.engine.wait(started.ticket)
+        started.finish(outcome)
+        entry.not_finite = outcome.not_finite
         received = torch.view_as_complex(sent) if small.is_complex() else small
         result: torch.Tensor = compression.decompress(received, context)
         return result
@@ -88,11 +96,11 @@ def _laid_out(entry: Entry, grad: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(grad.shape, entry.layout, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
-def _through(channel: Channel, sent: torch.Tensor) -> Callable[[], torch.Tensor]:
+def _through(entry: Entry, channel: Channel, sent: torch.Tensor) -> Callable[[], torch.Tensor]:
     ticket, wait_for = channel.start(sent), channel.wait
 
     def wait() -> torch.Tensor:
-        wait_for(ticket)
+        entry.not_finite = wait_for(ticket).not_finite
         return sent
 
     return wait
@@ -132,33 +140,33 @@ class RollCall:
     def __init__(self, entries: Sequence[Entry], engine: Engine, name: str, process_set: ProcessSet) -> None:
         self._entries, self._engine = list(entries), engine
         self._first = process_set.members[0] == engine.rank
-        self.asks_for_check = False  # heard: the first rank wants replicas to be compared
+        self.asks = 0  # heard: what the first rank wants all to do
         usual = [self._row(entry, _usual(entry)) for entry in entries]
         self._usual = torch.tensor([1, 0, 0, *(number for row in usual for number in row)])
+        self._said = self._usual.clone()
+        self._numbers = self._said.numpy().data  # the same memory, where Python can reach it quickly
         like = torch.int64, self._usual.shape, torch.device("cpu")
         self._channel = Channel(engine, name, like, Reduction(ReduceOp.SUM), process_set)
 
-    def start(self, order: Sequence[Entry], ask_for_check: bool) -> None:
-        """Say what was sent; ``order`` are the entries as they were sent. The first rank may ask for a check."""
+    def start(self, order: Sequence[Entry], asks: int) -> None:
+        """Say what was sent; ``order`` are the entries as they were sent. The first rank may ask for something."""
         unusual = [place for place, entry in enumerate(self._entries) if entry.kind != _usual(entry)]
-        self._said = self._usual.clone()
+        self._said.copy_(self._usual)
         if unusual:
             when = {id(entry): i for i, entry in enumerate(order, 1)} if self._first else {}
-            said = self._said.tolist()
-            said[1] = 1
+            self._numbers[1] = 1
             for place in unusual:
                 entry = self._entries[place]
-                said[3 + 6 * place : 9 + 6 * place] = self._row(entry, entry.kind, when.get(id(entry), 0))
-            self._said = torch.tensor(said)
-        if ask_for_check:
-            self._said[2] = 1
+                for i, number in enumerate(self._row(entry, entry.kind, when.get(id(entry), 0)), 3 + 6 * place):
+                    self._numbers[i] = number
+        self._numbers[2] = asks
         self._ticket = self._channel.start(self._said)
 
     def hear(self) -> tuple[int, list[Answer]] | None:
         """How many ranks took part and what they said of each entry; None if all said what they usually do."""
         self._channel.wait(self._ticket)
-        self.asks_for_check = bool(self._said[2])
-        if not self._said[1]:
+        self.asks = self._numbers[2]
+        if not self._numbers[1]:
             return None
         taking_part, _, _, *numbers = self._said.tolist()
         answers = []

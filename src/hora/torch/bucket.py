@@ -14,18 +14,24 @@ from typing import Any
 
 import torch
 
+from hora.engine.backend import NotFinite, Outcome
 from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
+from hora.errors import UsageError
 from hora.ops.resolve import Reduction
 from hora.torch import submit
 from hora.torch.adapter import DTYPES
 from hora.torch.memory import shared_empty
 from hora.transport.base import Kind
 
-__all__ = ["Bucket", "Channel", "Entry", "layout_of", "layout_sum", "plan"]
+__all__ = ["FIGURES", "REPLICAS", "Bucket", "Channel", "Entry", "layout_of", "layout_sum", "plan"]
 
 _ALIGN = 64  # bytes: every view begins on a cache line of its own
 _FIRST_BYTES = 1 << 20  # the first bucket is small, so that communication begins early in the backward pass
+
+# What the first rank may ask for, as bits: it does so with the reduction of a step, and then all ranks do it after that
+# step, also those that have counted their steps differently because some joined before others.
+REPLICAS, FIGURES = 1, 2  # compare the parameters; bring together what the summary tells
 
 Strides = tuple[int, ...]
 
@@ -44,7 +50,9 @@ class Entry:
         "label",
         "layout",
         "left",
+        "marked",
         "name",
+        "not_finite",
         "parameter",
         "place",
         "resparse",
@@ -64,6 +72,8 @@ class Entry:
         self.sparse = False  # if settled: that its gradients are sparse
         self.kind = 0  # alone: what was sent in this step: nothing (0), a dense (1) or a sparse (2) gradient
         self.sent: Callable[[], torch.Tensor] | None = None  # alone: waits for it
+        self.marked = False  # alone: the guard has looked at it here, because the core does not
+        self.not_finite: Sequence[NotFinite] = ()  # alone: what the core has found in it
         self.kept: object = None  # what param.grad was when it was sent, where that is not ``view``
         self.resparse = -1  # sparse_as_dense: how many sparse dimensions the result gets again
         self.layout: Strides | None = None  # the order of elements that all ranks send it in; None: row by row
@@ -92,10 +102,10 @@ class Channel:
         dtype, shape, device = like
         immediate = getattr(engine.backend, "immediate", None)
         self.start: Callable[[torch.Tensor], Any]
-        self.wait: Callable[[Any], Any]
+        self.wait: Callable[[Any], Outcome]
         if immediate is None or device.type != "cpu" or dtype not in DTYPES:
             self.start = lambda tensor: submit.allreduce([tensor], how, name, process_set, in_place=True)
-            self.wait = submit.Started.result
+            self.wait = _outcome
             return
         run = immediate(
             engine.request(
@@ -115,29 +125,30 @@ class Bucket:
     """The gradients of some parameters in one flat tensor of ``dtype``, and what the ranks say about them.
 
     The flat tensor holds the parameters in order, each aligned, then ``one`` (every rank adds 1), ``mark`` (the
-    guard's), ``check`` (the first rank adds 1 to have replicas compared), ``trouble`` (a rank with something to say
-    adds 1), and an ``absent`` and an ``odd`` for each parameter: a rank adds 1 if it has no gradient, or one that does
-    not fit. All of them go through the same reduction, so that they are compared with ``one``, whatever the reduction
-    does to numbers.
+    guard's), two ``asks`` (the first rank adds 1 to what it asks for), ``trouble`` (a rank with something to say adds
+    1), and an ``absent`` and an ``odd`` for each parameter: a rank adds 1 if it has no gradient, or one that does not
+    fit. All of them go through the same reduction, so that they are compared with ``one``, whatever the reduction does
+    to numbers.
     """
 
     __slots__ = (
-        "_check",
+        "_asks",
         "_marks",
-        "_opening",
-        "_template",
+        "_one_bits",
+        "_trouble",
+        "_words",
         "channel",
         "dtype",
         "entries",
         "flat",
         "left",
         "mark",
+        "marked",
         "nbytes",
         "number",
         "one",
         "size",
         "submitted",
-        "trouble",
         "views",
     )
 
@@ -149,7 +160,7 @@ class Bucket:
         for entry in entries:
             starts.append(end)
             end += -(-entry.parameter.numel() // step) * step
-        length = end + 4 + 2 * len(entries)
+        length = end + 5 + 2 * len(entries)
         on_host = device.type == "cpu" and dtype in DTYPES
         self.flat = shared_empty(length, dtype=dtype) if on_host else torch.empty(length, dtype=dtype, device=device)
         self.flat.zero_()
@@ -158,26 +169,38 @@ class Bucket:
             self.flat.as_strided(entry.parameter.shape, entry.layout or _row_major(entry.parameter.shape), start)
             for entry, start in zip(entries, starts, strict=True)
         ]
-        self._opening = self.flat[end : end + 3]
-        self.one, self.mark, self._check, self.trouble = (self.flat[end + i : end + i + 1] for i in range(4))
-        self._marks = self.flat[end + 4 :].view(2, len(entries))
-        self._template = torch.tensor([1, 0, 0], dtype=dtype, device=device)
+        self.one, self.mark, self._asks, self._trouble = self.flat[end : end + 5].split([1, 1, 2, 1])
+        self._marks = self.flat[end + 5 :].view(2, len(entries))
+        # The first five as bits, where Python can reach them: a tensor operation on one number takes longer than that.
+        self._words = _bits(self.flat[end : end + 5]).numpy().data if device.type == "cpu" else None
+        self._one_bits = int(_bits(torch.ones(1, dtype=dtype)).item())
         self.size = self.left = len(entries)
         self.submitted = False
+        self.marked = True  # the guard looks at it here, because the core does not
         self.channel: Channel | None = None
         for place, (entry, view) in enumerate(zip(entries, self.views, strict=True)):
             entry.bucket, entry.place = self, place
             entry.view = view if dtype is entry.parameter.dtype else None
 
-    def open(self, ask_for_check: bool) -> None:
-        """About to be submitted: say what every rank says."""
-        self._opening.copy_(self._template)
-        if ask_for_check:
-            self._check.fill_(1)
+    def open(self, asks: int = 0) -> None:
+        """About to be submitted: say what every rank says, and ask for something, if this is the first rank."""
+        words, one = self._words, self._one_bits
+        if words is not None:
+            words[0], words[1] = one, 0
+            words[2], words[3] = one if asks & REPLICAS else 0, one if asks & FIGURES else 0
+            return
+        self.one.fill_(1)
+        self.mark.zero_()
+        self._asks.copy_(torch.tensor([asks & REPLICAS, asks & FIGURES]) > 0)
 
-    def asks_for_check(self) -> bool:
-        """After the reduction: whether the first rank wants replicas to be compared."""
-        return bool(self._check.item())
+    def asks(self) -> int:
+        """After the reduction: what the first rank wants all to do."""
+        replicas, figures = self._asks.tolist() if self._words is None else self._words[2:4]
+        return (REPLICAS if replicas else 0) | (FIGURES if figures else 0)
+
+    def has_trouble(self) -> bool:
+        """After the reduction: whether any rank has something to say about any parameter."""
+        return bool(self._trouble.item() if self._words is None else self._words[4])
 
     def pieces(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What is in it, by name."""
@@ -187,26 +210,60 @@ class Bucket:
         """This rank has no gradient for it: it contributes zeros."""
         self.views[place].zero_()
         self._marks[0, place] = 1
-        self.trouble.fill_(1)
+        self._trouble.fill_(1)
 
     def mark_odd(self, place: int) -> None:
         """This rank has a gradient for it that does not fit in here: it contributes zeros, and another is to follow."""
         self.views[place].zero_()
         self._marks[1, place] = 1
-        self.trouble.fill_(1)
+        self._trouble.fill_(1)
 
     def verdicts(self) -> tuple[list[float], list[float]]:
-        """After the reduction: the share of the ranks without a gradient, and with one that does not fit, for each."""
+        """The share of the ranks without a gradient, and with one that does not fit, for each."""
         shares = self._marks.double() / self.one.double()
         absent, odd = shares.tolist()
         return absent, odd
+
+    def sort_out(self, keep: bool) -> list[Entry]:
+        """After a reduction with trouble: act on what ranks said; returns what has to travel alone, after all."""
+        absent, odd = self.verdicts()
+        alone_after_all = []
+        for entry, view in zip(self.entries, self.views, strict=True):
+            here, there = absent[entry.place], odd[entry.place]
+            if there > 0:
+                if here + there < 0.999:
+                    raise UsageError(
+                        f"the gradient of {entry.label} has changed its type, shape or device on some ranks only. It"
+                        " cannot be added up. Change the model on all ranks before the same step."
+                    )
+                alone_after_all.append(entry)
+            elif here < 0.999 and keep and entry.left > 0 and entry.parameter.grad is None:
+                entry.parameter.grad = view if entry.view is not None else view.to(entry.parameter.dtype)
+        return alone_after_all
+
+    def cast_back(self) -> None:
+        """After the reduction, for a bucket of another type than the parameters': fill the gradients it was made of."""
+        grads, views = [], []
+        for entry, view in zip(self.entries, self.views, strict=True):
+            grad = entry.parameter.grad
+            if grad is not None and grad is entry.kept:
+                grads.append(grad.detach())
+                views.append(view)
+        if grads:
+            torch._foreach_copy_(grads, views)
 
     def reset(self, had_trouble: bool = False) -> None:
         """Ready for the next step."""
         self.left, self.submitted = self.size, False
         if had_trouble:
             self._marks.zero_()
-            self.trouble.zero_()
+            self._trouble.zero_()
+
+
+def _outcome(started: submit.Started[Any]) -> Outcome:
+    outcome = started.engine.wait(started.ticket)
+    started.finish(outcome)
+    return outcome
 
 
 def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype], most_bytes: int) -> list[list[Entry]]:
@@ -231,6 +288,10 @@ def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype]
         bucket.append(entry)
         open_[key] = bucket, filled + nbytes
     return closed + [bucket for bucket, _ in open_.values()]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
 
 
 def layout_of(parameter: torch.Tensor) -> Strides | None:

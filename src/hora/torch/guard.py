@@ -1,10 +1,11 @@
 """Guards against training on nonsense: gradients that are not finite, and replicas that are no longer the same.
 
 **Not finite.** One nan on one rank is, after the reduction, a nan on all of them, and nobody knows where it came from.
-So every rank adds up what it is about to send, while it is warm: a sum is finite only if everything in it is. A rank
-that finds something notes which tensors, and sets one element of what it sends, the *mark*, to nan. After the
-reduction all ranks find the mark and know: no message is needed to agree. Only then are the notes gathered, and the
-step is reported (``warn``), left out on all ranks (``skip``), or ends the job (``stop``).
+In shared memory the C core notices it while it sums, and tells every rank who brought it, and where (``hear``). What is
+reduced otherwise, each rank adds up before it sends it: a sum is finite only if everything in it is. A rank that finds
+something notes which tensors, and sets one element of what it sends, the *mark*, to nan. After the reduction all ranks
+find the mark and know: no message is needed to agree. Only then are the notes gathered. Either way the step is reported
+(``warn``), left out on all ranks (``skip``), or ends the job (``stop``), and all ranks do the same.
 
 **Diverged.** Every so many steps all ranks compute a 64-bit fingerprint of their parameters and compare them in one
 small reduction. Only if they differ are the fingerprints of single parameters gathered, and the rank in the minority
@@ -13,6 +14,7 @@ and the first parameter that differs are named. It is a warning; with HORA_STRIC
 A reducer does this for each buffer, and for each step::
 
     guard.before_reduce(flat, pieces)                       # pieces: what is in it, (name, tensor), read on finds only
+    guard.hear(outcome.not_finite, bucket.pieces)           # instead, where the core looks
     if guard.after_reduce(marks) is Verdict.SKIP: ...       # one tensor a buffer; all ranks must give the same ones
     guard.check_replicas(named_parameters, step)            # after the optimizer's step, on all ranks
 
@@ -24,15 +26,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from time import perf_counter
 from typing import TypeVar
 
 import torch
 
-from hora.config.settings import NonFinite, Settings
+from hora.config.settings import NonFinite as Policy
+from hora.config.settings import Settings
 from hora.engine import session
+from hora.engine.backend import NotFinite
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import DivergenceError, NonFiniteError
 from hora.torch.collectives import Max, Min, Sum, allreduce_
@@ -42,6 +46,8 @@ from hora.torch.numbering import name_of
 __all__ = ["Guard", "Verdict", "from_settings", "not_finite"]
 
 _log = logging.getLogger("hora")
+
+_SMALL_BYTES, _LOOK_EVERY = 1 << 20, 16
 
 T = TypeVar("T", int, str)
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -71,17 +77,26 @@ class Guard:
     """The guards of one optimizer."""
 
     def __init__(self, settings: Settings, process_set: ProcessSet = global_process_set) -> None:
-        self.policy: NonFinite = settings.nonfinite
+        self.policy: Policy = settings.nonfinite
         self.every = settings.divergence_every
         self.spent_s = 0.0
         self._strict = settings.strict
         self._process_set = process_set
         self._name()  # now, because a rank that joins without a step would miss its turn
         self._notes: list[str] = []  # what this rank has found in this step
+        self._heard: list[tuple[Sequence[NotFinite], Callable[[], Named]]] = []  # what the core has, on any rank
         self._later: list[tuple[list[str], torch.Tensor]] = []  # the same, of a device that must not be waited for
         self._step = self._times_found = self._times_diverged = 0
 
     # ---- not finite ----
+
+    def looks_at(self, nbytes: int, number: int) -> bool:
+        """Whether ``before_reduce`` is worth it for the ``number``-th buffer, of this size, of a step.
+
+        Looking costs as much as reading it from memory. To leave a step out, or to stop, all must be seen in time; to
+        warn it is enough to see what is large now and then: what is not finite soon reaches what is small.
+        """
+        return nbytes <= _SMALL_BYTES or self.policy != "warn" or (self._step + number) % _LOOK_EVERY == 0
 
     def before_reduce(self, flat: torch.Tensor, pieces: Named, mark: torch.Tensor | None = None) -> None:
         """Look at what this rank is about to send; if it is not finite, make the mark nan.
@@ -106,33 +121,71 @@ class Guard:
             (_first(flat) if mark is None else mark).add_((total * 0).to(flat.dtype))  # 0, or nan
         self.spent_s += perf_counter() - began
 
-    def after_reduce(self, marks: Iterable[torch.Tensor]) -> Verdict:
+    def hear(self, found: Sequence[NotFinite], pieces: Callable[[], Named]) -> None:
+        """What the core has found in a buffer; ``pieces`` says what is in it, reduced by now."""
+        if self.policy != "off":
+            self._heard.append((found, pieces))
+
+    def after_reduce(self, marks: Sequence[torch.Tensor] = (), *, watched: bool = False) -> Verdict:
         """Look at the marks after the reduction: of all buffers of the step, on all ranks. NonFiniteError for ``stop``.
 
         Of a tensor the first element is looked at, of a sparse one every value.
+
+        Args:
+            marks: One tensor for each buffer that went through ``before_reduce``.
+            watched: Somebody else decides about the step, such as a GradScaler, to which it is nothing special.
         """
         self._step += 1
-        if self.policy == "off":
+        if not self._heard and (not marks or self.policy == "off"):
             return Verdict.GO
         began = perf_counter()
-        bad = not all(map(_is_finite, marks))
         try:
-            return self._report() if bad else Verdict.GO
+            if watched:
+                notes = self._heard_notes() if _log.isEnabledFor(logging.DEBUG) else {}
+                _log.debug("step %d: a GradScaler finds what is not finite %s", self._step, _where(notes))
+                return Verdict.GO
+            marked = not all(map(_is_finite, marks))
+            return self._report(marked) if marked or self._heard else Verdict.GO
         finally:
-            self._notes.clear()
-            self._later.clear()
+            self.forget()
             self.spent_s += perf_counter() - began
 
-    def _report(self) -> Verdict:
+    def forget(self) -> None:
+        """What was found in this step does not matter: it is thrown away."""
+        self._notes.clear()
+        self._later.clear()
+        self._heard.clear()
+
+    def _report(self, marked: bool) -> Verdict:
+        """Tell who had what, if it is time to."""
         for names, sums in self._later:
             self._notes += [name for name, value in zip(names, sums.tolist(), strict=True) if value - value != 0]
-        notes = self._gather("nonfinite", self._notes)
+        gathered = self._gather("nonfinite", self._notes) if marked else [[] for _ in self._process_set.members]
         self._times_found += 1
-        text = explain_not_finite(self._step, dict(zip(self._process_set.members, notes, strict=True)), self.policy)
-        if self.policy == "stop":
-            raise NonFiniteError(text)
-        self._tell(text, self._times_found)
+        if self.policy == "stop" or self._is_time(self._times_found):
+            notes = self._heard_notes()
+            for rank, more in zip(self._process_set.members, gathered, strict=True):
+                notes.setdefault(rank, []).extend(more)
+            text = explain_not_finite(self._step, notes, self.policy)
+            if self.policy == "stop":
+                raise NonFiniteError(text)
+            self._tell(text, self._times_found)
         return Verdict.SKIP if self.policy == "skip" else Verdict.GO
+
+    def _heard_notes(self) -> dict[int, list[str]]:
+        """By rank, in words, what the core has found; -1: a sum that is too large."""
+        notes: dict[int, list[str]] = {}
+        for found, pieces in self._heard:
+            known = list(pieces())
+            if len(found) == 1 and len(known) > 1:  # then what is not finite by now is all of that rank
+                notes.setdefault(found[0].rank, []).extend(not_finite(known))
+                continue
+            for first in found:
+                starts = [piece.storage_offset() if len(known) > 1 else 0 for _, piece in known]
+                place = sum(start <= first.element for start in starts) - 1
+                note = f"{known[place][0]} ({'nan' if first.is_nan else 'inf'})"
+                notes.setdefault(first.rank, []).append(note)
+        return dict(sorted(notes.items()))
 
     # ---- diverged ----
 
@@ -156,7 +209,8 @@ class Guard:
             text = explain(step, names, dict(zip(self._process_set.members, rows, strict=True)))
             if self._strict:
                 raise DivergenceError(text)
-            self._tell(text, self._times_diverged)
+            if self._is_time(self._times_diverged):
+                self._tell(text, self._times_diverged)
         spent_s = perf_counter() - began
         self.spent_s += spent_s
         _log.debug("fingerprints of %d parameters took %.1f ms", len(names), 1e3 * spent_s)
@@ -177,10 +231,12 @@ class Guard:
         allreduce_(table, name=f"{self._name()}.{what}", op=Sum, process_set=self._process_set)
         return [json.loads(row.numpy().tobytes().rstrip(b"\0") or b"[]") for row in table]
 
+    def _is_time(self, times: int) -> bool:
+        """Whether to tell: once for all ranks; and the 1st, 2nd, 4th, 8th, … time, because it may go on for ever."""
+        return self._process_set.rank() == 0 and not times & (times - 1)
+
     def _tell(self, text: str, times: int) -> None:
-        """Once for all ranks; and the 1st, 2nd, 4th, 8th, … time only, because it may go on for ever."""
-        if self._process_set.rank() == 0 and not times & (times - 1):
-            _log.warning("%s%s", text, f" (The {times}th time.)" if times > 2 else "")
+        _log.warning("%s%s", text, f" (The {times}th time.)" if times > 2 else "")
 
 
 def not_finite(pieces: Named) -> list[str]:
@@ -205,16 +261,24 @@ _WHAT_NOW = {
 }
 
 
-def explain_not_finite(step: int, notes: Mapping[int, Sequence[str]], policy: NonFinite) -> str:
+def explain_not_finite(step: int, notes: Mapping[int, Sequence[str]], policy: Policy) -> str:
     """Who had what.
 
     >>> print(explain_not_finite(7, {0: [], 1: ["fc.weight (nan)"]}, "skip"))
     step 7: gradients that are not finite on rank 1: fc.weight (nan).
     Reduced, they are everybody's. The step was left out, on all ranks (HORA_NONFINITE=skip).
     """
-    told = [f"on rank {rank}: {_shortened(names)}" for rank, names in notes.items() if names]
-    where = "; ".join(told) or "after the reduction, although every rank's own were: their sum is too large"
-    return f"step {step}: gradients that are not finite {where}.\nReduced, they are everybody's. {_WHAT_NOW[policy]}"
+    first = f"step {step}: gradients that are not finite {_where(notes)}."
+    return f"{first}\nReduced, they are everybody's. {_WHAT_NOW[policy]}"
+
+
+def _where(notes: Mapping[int, Sequence[str]]) -> str:
+    told = [f"on rank {rank}: {_shortened(names)}" for rank, names in notes.items() if names and rank >= 0]
+    if too_large := notes.get(-1, ()):
+        told.append(
+            f"after the reduction: {_shortened(too_large)}, although every rank's own are: their sum is too large"
+        )
+    return "; ".join(told) or "after the reduction, although every rank's own are: their sum is too large"
 
 
 def _shortened(names: Sequence[str], most: int = 5) -> str:

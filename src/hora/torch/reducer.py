@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +28,7 @@ from hora.ops.resolve import Reduction
 from hora.torch import alone, guard, hooks, summary
 from hora.torch.adapter import DTYPES
 from hora.torch.alone import DENSE, Answer, RollCall, Terms
-from hora.torch.bucket import Bucket, Channel, Entry, layout_of, plan
+from hora.torch.bucket import FIGURES, REPLICAS, Bucket, Channel, Entry, layout_of, plan
 from hora.torch.compression import Compression
 from hora.torch.guard import Verdict
 from hora.torch.hooks import Hook
@@ -37,7 +37,6 @@ from hora.transport.base import ReduceOp
 
 __all__ = ["Reducer"]
 
-_SMALL_BYTES, _WATCH_EVERY = 1 << 20, 16
 _CASTS = (Compression.fp16, Compression.bf16)
 
 _finished = 0  # how many times any reducer of this process has finished a step
@@ -83,18 +82,18 @@ class Reducer:
         self._dormant: list[Entry] = []  # parameters that do not require a gradient, so far
         self._alone: list[Entry] = []
         self._buckets: list[Bucket] = []
-        self._pending: list[tuple[Callable[[Any], Any], Any]] = []  # what to wait for in this step, as submitted
+        self._pending: list[tuple[Bucket, Any]] = []  # buckets under way in this step, and what to wait for
         self._order: list[Entry] = []  # what travelled alone in this step, as sent
         self._abandoned: list[object] = []
         self._roll: RollCall | None = None
         self._began = 0  # ``_finished`` when the first of this step was submitted
         self._steps = 0
-        self._check_due = self._check_now = False  # the replicas: the first rank says when, after this step
+        self._due = self._asked = 0  # what the first rank is to ask for with the next step, and did with the last one
         self._first_pass: int | None = None  # ``_finished`` at the first of several passes
         self._builds = itertools.count()
         self.closed = False
         self._attach()
-        self._check_due = self._is_first and self._guard is not None and bool(self._guard.every)
+        self._due = REPLICAS if self._is_first and self._guard is not None and self._guard.every else 0
         self.add(named_parameters)
 
     # ---- parameters ----
@@ -164,6 +163,7 @@ class Reducer:
         self._help = getattr(self._engine.backend, "help", None) or (lambda: None)
         self._guard = guard.from_settings(self._terms.process_set)
         self._summary = summary.from_settings(self._terms.process_set)
+        self._core_looks = getattr(self._engine.backend, "finds_not_finite", False)
         self._is_first = self._terms.process_set.members[0] == self._engine.rank
         self._pending.clear()
         self._roll = None
@@ -223,9 +223,12 @@ class Reducer:
     def _send(self, entry: Entry, grad: torch.Tensor) -> None:
         if not self._pending and not self._order:
             self._began = _finished
-        if self._guard is not None and self._watched(grad.numel() * grad.itemsize, len(self._order)):
-            values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
-            self._guard.before_reduce(values, ((entry.label, values),))
+        guard = self._guard
+        if guard is not None and not (self._core_looks and alone.is_summed(grad, self._terms)):
+            entry.marked = True
+            if guard.looks_at(grad.numel() * grad.itemsize, len(self._order)):
+                values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
+                guard.before_reduce(values, ((entry.label, values),))
         alone.send(entry, grad, self._terms)
         self._order.append(entry)
 
@@ -236,22 +239,13 @@ class Reducer:
         if not self._pending and not self._order:
             self._began = _finished
         bucket.submitted = True
-        bucket.open(self._check_due and bucket is self._buckets[0])
-        if self._guard is not None and self._watched(bucket.nbytes, bucket.number):
-            self._guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
-        channel = bucket.channel
-        assert channel is not None
-        self._pending.append((channel.wait, channel.start(bucket.flat)))
+        bucket.open(self._due if bucket is self._buckets[0] else 0)
+        guard = self._guard
+        if guard is not None and bucket.marked and guard.looks_at(bucket.nbytes, bucket.number):
+            guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
+        assert bucket.channel is not None
+        self._pending.append((bucket, bucket.channel.start(bucket.flat)))
         self._help()
-
-    def _watched(self, nbytes: int, number: int) -> bool:
-        """Whether the guard looks at something this large before it is sent.
-
-        Looking costs as much as reading it from memory. To leave a step out, or to stop, all must be seen in time; to
-        warn it is enough to see what is large now and then: what is not finite soon reaches what is small.
-        """
-        assert self._guard is not None
-        return nbytes <= _SMALL_BYTES or self._guard.policy != "warn" or (self._steps + number) % _WATCH_EVERY == 0
 
     # ---- the end of a step ----
 
@@ -296,22 +290,22 @@ class Reducer:
                 if not bucket.submitted:
                     self._complete(bucket, keep)
             roll = self._call(keep)
-            for wait, ticket in self._pending:
-                wait(ticket)
-            sent_bytes = sum(bucket.nbytes for bucket in self._buckets)
-            self._check_now = bool(self._buckets) and self._buckets[0].asks_for_check()
-            marks = [bucket.mark for bucket in self._buckets]
-            troubled = [bucket for bucket in self._buckets if bucket.trouble.item()]
-            odd = [entry for bucket in troubled for entry in self._sort_out(bucket, keep)]
+            self._wait()
+            self._asked = self._buckets[0].asks() if self._buckets else 0
+            marks = [bucket.mark for bucket in self._buckets if bucket.marked]
+            troubled = [bucket for bucket in self._buckets if bucket.has_trouble()]
+            odd = [entry for bucket in troubled for entry in bucket.sort_out(keep)]
             for bucket in self._buckets:
                 if keep and bucket.entries[0].view is None:
-                    self._cast_back(bucket)
+                    bucket.cast_back()
             for bucket in troubled:
                 bucket.reset(had_trouble=True)
             received = self._receive(roll, odd, keep)
+            marks += [tensor for tensor, entry in zip(received, self._order, strict=True) if entry.marked]
         except BaseException:
             # What is under way goes on without us, and must find its memory where it was.
             self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
+            self._roll = None
             for bucket in self._buckets:
                 bucket.reset(had_trouble=True)
             raise
@@ -319,22 +313,36 @@ class Reducer:
             _finished += 1
             self._reset()
         if self._summary is not None and keep:
+            sent_bytes = sum(bucket.nbytes for bucket in self._buckets)
             sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
-            self._summary.end_step(perf_counter() - began, sent_bytes)
+            self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked & FIGURES))
         if self._guard is None:
             return True
-        return self._guard.after_reduce([*marks, *received] if keep and not watched else ()) is Verdict.GO
+        if not keep:
+            self._guard.forget()
+            return True
+        return self._guard.after_reduce(() if watched else marks, watched=watched) is Verdict.GO
 
     def after_step(self) -> None:
         """The optimizer has stepped. Now and then it is time to compare the ranks' parameters."""
         self._steps += 1
-        if self._guard is None or not self._guard.every:
-            return
-        if self._check_now:
-            # Ranks may have counted differently, if some joined before others: all do it when the first says so.
-            step = self._guard.every * max(1, round(self._steps / self._guard.every)) if self._steps > 1 else 1
+        every = self._guard.every if self._guard is not None else 0
+        if self._asked & REPLICAS and self._guard is not None and every:
+            # Ranks may have counted differently, if some joined before others.
+            step = every * max(1, round(self._steps / every)) if self._steps > 1 else 1
             self._guard.check_replicas(((entry.label, entry.parameter) for entry in self._entries), step)
-        self._check_due = self._is_first and (self._steps + 1) % self._guard.every == 0
+        if self._is_first:
+            self._due = REPLICAS if every and (self._steps + 1) % every == 0 else 0
+            if self._summary is not None and self._summary.is_due():
+                self._due |= FIGURES
+
+    def _wait(self) -> None:
+        """For the buckets; the guard hears what the core has found in them."""
+        for bucket, ticket in self._pending:
+            assert bucket.channel is not None
+            found = bucket.channel.wait(ticket).not_finite
+            if found and self._guard is not None:
+                self._guard.hear(found, bucket.pieces)
 
     def _complete(self, bucket: Bucket, keep: bool) -> None:
         """Put the gradients into a bucket that no hook put there: set by hand, short of a pass, or none."""
@@ -357,40 +365,13 @@ class Reducer:
         for entry in self._alone:
             if entry.sent is None and keep and entry.parameter.grad is not None:
                 self._send(entry, entry.parameter.grad)
-        self._roll.start(self._order, self._check_due and not self._buckets)
+        self._roll.start(self._order, 0 if self._buckets else self._due)
         return self._roll
-
-    def _sort_out(self, bucket: Bucket, keep: bool) -> list[Entry]:
-        """Act on what ranks said about a bucket; returns what has to travel alone, after all."""
-        absent, odd = bucket.verdicts()
-        alone_after_all = []
-        for entry, view in zip(bucket.entries, bucket.views, strict=True):
-            here, there = absent[entry.place], odd[entry.place]
-            if there > 0:
-                if here + there < 0.999:
-                    raise UsageError(
-                        f"the gradient of {entry.label} has changed its type, shape or device on some ranks only. It"
-                        " cannot be added up. Change the model on all ranks before the same step."
-                    )
-                alone_after_all.append(entry)
-            elif here < 0.999 and keep and entry.left > 0 and entry.parameter.grad is None:
-                entry.parameter.grad = view if entry.view is not None else view.to(entry.parameter.dtype)
-        return alone_after_all
-
-    def _cast_back(self, bucket: Bucket) -> None:
-        grads, views = [], []
-        for entry, view in zip(bucket.entries, bucket.views, strict=True):
-            grad = entry.parameter.grad
-            if grad is not None and grad is entry.kept:
-                grads.append(grad.detach())
-                views.append(view)
-        if grads:
-            torch._foreach_copy_(grads, views)
 
     def _receive(self, roll: RollCall | None, odd: list[Entry], keep: bool) -> list[torch.Tensor]:
         """Hear the roll call, help the others with what only they have, take the results; then change what is due."""
         heard = roll.hear() if roll is not None else None
-        self._check_now = self._check_now or (roll is not None and roll.asks_for_check)
+        self._asked |= roll.asks if roll is not None else 0
         taking_part, answers = heard if heard is not None else (0, [])
         for entry, answer in zip(self._alone, answers, strict=False):
             if not self._terms.sparse_as_dense:
@@ -419,6 +400,9 @@ class Reducer:
     def _take(self, entry: Entry, keep: bool) -> torch.Tensor:
         assert entry.sent is not None
         result = entry.sent()
+        if entry.not_finite and self._guard is not None:
+            label = entry.label
+            self._guard.hear(entry.not_finite, lambda: ((label, result),))
         if keep and entry.parameter.grad is entry.kept:  # and the user has not thrown it away meanwhile
             if entry.resparse >= 0:
                 result = result.to_sparse(entry.resparse)
@@ -431,7 +415,7 @@ class Reducer:
         self._pending.clear()
         for entry in self._order:
             entry.sent = entry.kept = None
-            entry.kind, entry.resparse = 0, -1
+            entry.kind, entry.resparse, entry.marked, entry.not_finite = 0, -1, False, ()
         self._order.clear()
         for bucket in self._buckets:
             bucket.reset()
@@ -481,6 +465,7 @@ class Reducer:
 
     def _build(self, entries: list[Entry]) -> None:
         bucket = Bucket(entries, self._on_wire(entries[0]), len(self._buckets))
+        bucket.marked = not (self._core_looks and bucket.flat.is_cpu)
         bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
         self._buckets.append(bucket)
         for entry in entries:

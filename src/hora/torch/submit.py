@@ -1,6 +1,9 @@
 """Hands torch tensors to the engine: one function a collective, each returning what is under way.
 
 All of them take a list of tensors; a group is a list, a single tensor a list of one. Nothing here knows of gradients.
+
+Tensors on a GPU stay there if the backend carries them (``transport.nccl``): the caller's stream is marked when they
+are submitted, and waits for the result when that is asked for, while the host goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops.resolve import Reduction, check_rows, equal_splits, scattered_rows, splits_of
-from hora.torch.adapter import buffer, dtype_of, from_memory, is_expanded, on_host
+from hora.torch.adapter import buffer, dtype_of, from_memory, is_expanded, laid_out
+from hora.transport import cuda
 from hora.transport.base import Buffer, Kind
 
 __all__ = ["Gathered", "Started", "allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
@@ -70,13 +74,13 @@ def allreduce(
 ) -> Started[list[torch.Tensor]]:
     """Combine; the results are new tensors, or the given ones if in place."""
     engine = session.engine()
-    sent = _outgoing(tensors, "allreduce")
-    inputs, outputs, finish = _same_shape_results(tensors, sent, in_place)
+    place, sent = _outgoing(engine, tensors, "allreduce")
+    inputs, outputs, finish = _same_shape_results(place, tensors, sent, in_place)
     ticket = engine.submit(
         Kind.ALLREDUCE, name, inputs, outputs, op=how.op, prescale=how.prescale, postscale=how.postscale,
-        process_set=process_set, device=tensors[0].device.type, grouped=grouped,
+        process_set=process_set, device=place.device, grouped=grouped,
     )  # fmt: skip
-    return Started(engine, ticket, finish)
+    return Started(engine, ticket, place.then(finish))
 
 
 def broadcast(
@@ -84,12 +88,12 @@ def broadcast(
 ) -> Started[list[torch.Tensor]]:
     """Copy the root's; the results are new tensors, or the given ones if in place."""
     engine = session.engine()
-    sent = _outgoing(tensors, "broadcast")
-    inputs, outputs, finish = _same_shape_results(tensors, sent, in_place)
+    place, sent = _outgoing(engine, tensors, "broadcast")
+    inputs, outputs, finish = _same_shape_results(place, tensors, sent, in_place)
     ticket = engine.submit(
-        Kind.BROADCAST, name, inputs, outputs, root=root, process_set=process_set, device=tensors[0].device.type
+        Kind.BROADCAST, name, inputs, outputs, root=root, process_set=process_set, device=place.device
     )
-    return Started(engine, ticket, finish)
+    return Started(engine, ticket, place.then(finish))
 
 
 def allgather(
@@ -97,18 +101,19 @@ def allgather(
 ) -> Started[list[Gathered]]:
     """Concatenate rows."""
     engine = session.engine()
-    sent = _outgoing(tensors, "allgather", rows_matter=True)
+    place, sent = _outgoing(engine, tensors, "allgather", rows_matter=True)
     # The bytes received tell the rows, except of rows without elements: those are sent as a number beside the tensor.
     counted = [i for i, tensor in enumerate(sent) if not _row_bytes(tensor)]
-    numbers = [torch.tensor([len(sent[i])]) for i in counted]
+    numbers = [torch.tensor([len(sent[i])], device=sent[i].device) for i in counted]
     ticket = engine.submit(
-        Kind.ALLGATHER, name, _buffers([*sent, *numbers]), [], process_set=process_set, device=tensors[0].device.type,
+        Kind.ALLGATHER, name, place.buffers([*sent, *numbers]), [], process_set=process_set, device=place.device,
         grouped=grouped,
     )  # fmt: skip
     like = [(tensor.dtype, tensor.shape[1:], tensor.device) for tensor in tensors]
 
     def finish(outcome: Outcome) -> list[Gathered]:
-        extra = (torch.frombuffer(memory, dtype=torch.int64).tolist() for memory in outcome.memory[len(like) :])
+        counts, host = outcome.memory[len(like) :], torch.device("cpu")
+        extra = (from_memory(memory, torch.int64, (-1,), host).tolist() for memory in counts)
         gathered = []
         for (dtype, width, device), memory, received in zip(like, outcome.memory, outcome.received, strict=False):
             row_bytes = width.numel() * dtype.itemsize
@@ -116,7 +121,7 @@ def allgather(
             gathered.append(Gathered(from_memory(memory, dtype, (sum(rows), *width), device), rows))
         return gathered
 
-    return Started(engine, ticket, finish)
+    return Started(engine, ticket, place.then(finish))
 
 
 def alltoall(
@@ -124,7 +129,7 @@ def alltoall(
 ) -> Started[Gathered]:
     """Exchange rows."""
     engine = session.engine()
-    (sent,) = _outgoing([tensor], "alltoall", rows_matter=True)
+    place, (sent,) = _outgoing(engine, [tensor], "alltoall", rows_matter=True)
     row_bytes = _row_bytes(sent)
     if not row_bytes:
         raise UsageError(
@@ -135,8 +140,8 @@ def alltoall(
     set_size = len(process_set.members)
     splits = equal_splits(len(sent), set_size) if splits is None else splits_of(splits, len(sent), set_size)
     ticket = engine.submit(
-        Kind.ALLTOALL, name, _buffers([sent[: sum(splits)]]), [], splits=splits, process_set=process_set,
-        device=tensor.device.type,
+        Kind.ALLTOALL, name, place.buffers([sent[: sum(splits)]]), [], splits=splits, process_set=process_set,
+        device=place.device,
     )  # fmt: skip
     dtype, width, device = tensor.dtype, tensor.shape[1:], tensor.device
 
@@ -144,7 +149,7 @@ def alltoall(
         rows = tuple(n // row_bytes for n in outcome.received[0])
         return Gathered(from_memory(outcome.memory[0], dtype, (sum(rows), *width), device), rows)
 
-    return Started(engine, ticket, finish)
+    return Started(engine, ticket, place.then(finish))
 
 
 def reducescatter(
@@ -157,24 +162,58 @@ def reducescatter(
 ) -> Started[list[torch.Tensor]]:
     """Combine, and keep this rank's rows."""
     engine = session.engine()
-    sent = _outgoing(tensors, "reducescatter", rows_matter=True)
+    place, sent = _outgoing(engine, tensors, "reducescatter", rows_matter=True)
     below = sum(member < engine.rank for member in process_set.members)  # this rank's place in the set
     set_size = len(process_set.members)
     into = [tensor.new_empty((scattered_rows(len(tensor), set_size, below), *tensor.shape[1:])) for tensor in sent]
     ticket = engine.submit(
-        Kind.REDUCESCATTER, name, _buffers(sent), _buffers(into), op=how.op, prescale=how.prescale,
-        postscale=how.postscale, process_set=process_set, device=tensors[0].device.type, grouped=grouped,
+        Kind.REDUCESCATTER, name, place.buffers(sent), place.buffers(into), op=how.op, prescale=how.prescale,
+        postscale=how.postscale, process_set=process_set, device=place.device, grouped=grouped,
     )  # fmt: skip
     devices = [tensor.device for tensor in tensors]
 
     def finish(outcome: Outcome) -> list[torch.Tensor]:
         return [tensor.to(device) for tensor, device in zip(into, devices, strict=True)]
 
-    return Started(engine, ticket, finish)
+    return Started(engine, ticket, place.then(finish))
 
 
-def _outgoing(tensors: Sequence[torch.Tensor], function: str, rows_matter: bool = False) -> list[torch.Tensor]:
-    """What to send for each tensor: contiguous, on the host, without autograd."""
+class _Place:
+    """Where the tensors of one operation are, and how the caller's stream and the operation wait for each other."""
+
+    __slots__ = ("_stays", "_where", "device")
+
+    def __init__(self, engine: Engine, first: torch.Tensor) -> None:
+        self.device, self._where = cuda.device.type_of(first), first.device
+        self._stays = self.device != "cpu" and self.device in getattr(engine.backend, "carries", ())
+
+    def lay_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What to send for it: contiguous, without autograd, on the host unless it can stay where it is."""
+        return laid_out(tensor, self._stays)
+
+    def buffers(self, tensors: Sequence[torch.Tensor]) -> list[Buffer]:
+        """To be called once all work on the tensors is on the stream."""
+        if not self._stays:
+            return [buffer(tensor, dtype_of(tensor)) for tensor in tensors]
+        ready = cuda.device.mark(self._where)
+        return [buffer(tensor, dtype_of(tensor), self.device, ready) for tensor in tensors]
+
+    def then(self, finish: Callable[[Outcome], T]) -> Callable[[Outcome], T]:
+        """``finish``, with the caller's stream behind the operation."""
+        if not self._stays:
+            return finish
+
+        def follow(outcome: Outcome) -> T:
+            cuda.device.follow(outcome.finished, self._where)
+            return finish(outcome)
+
+        return follow
+
+
+def _outgoing(
+    engine: Engine, tensors: Sequence[torch.Tensor], function: str, rows_matter: bool = False
+) -> tuple[_Place, list[torch.Tensor]]:
+    """Where the tensors are worked on, and what to send for each."""
     if not tensors:
         raise UsageError(
             f"grouped_{function} of an empty list. There is nothing that the ranks could agree on. Leave the call"
@@ -189,21 +228,22 @@ def _outgoing(tensors: Sequence[torch.Tensor], function: str, rows_matter: bool 
                 f"grouped_{function} of tensors on {tensors[0].device} and {tensor.device}. A group is worked on in"
                 " one place. Move them to one device, or make a group of each."
             )
-    return [on_host(tensor) for tensor in tensors]
+    place = _Place(engine, tensors[0])
+    return place, [place.lay_out(tensor) for tensor in tensors]
 
 
 def _same_shape_results(
-    tensors: Sequence[torch.Tensor], sent: list[torch.Tensor], in_place: bool
+    place: _Place, tensors: Sequence[torch.Tensor], sent: list[torch.Tensor], in_place: bool
 ) -> tuple[list[Buffer], list[Buffer], Callable[[Outcome], list[torch.Tensor]]]:
     """For results as large as the inputs: where to read, where to write, and how the results get to the caller.
 
     A copy that was made for sending is free to be overwritten; and what is in place is written where it was read.
     """
-    inputs = _buffers(sent)
+    inputs = place.buffers(sent)
     if not in_place:
         into = [torch.empty_like(s, requires_grad=False) if s is t else s for s, t in zip(sent, tensors, strict=True)]
         devices = [tensor.device for tensor in tensors]
-        return inputs, _buffers(into), lambda outcome: [r.to(d) for r, d in zip(into, devices, strict=True)]
+        return inputs, place.buffers(into), lambda outcome: [r.to(d) for r, d in zip(into, devices, strict=True)]
 
     copied = [(tensor, copy) for tensor, copy in zip(tensors, sent, strict=True) if copy is not tensor]
     for tensor, _ in copied:
@@ -222,10 +262,6 @@ def _same_shape_results(
         return given
 
     return inputs, inputs, finish
-
-
-def _buffers(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
-    return [buffer(tensor, dtype_of(tensor)) for tensor in tensors]
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:

@@ -6,8 +6,9 @@
 
 Times are medians over the last steps, from the end of one to the end of the next; what is before the end of the first
 is not counted. On a terminal the line is written again and again in its place; in a log there is one every few seconds,
-and one at the end. Who is slowest is found by a small reduction now and then: after a number of steps that all ranks
-compute alike from what the last one told them.
+and one at the end. Who is slowest is found by a small reduction now and then. The first rank says when (``is_due``),
+and the reducer takes care that all that still train hear it in the same step: ranks that have joined in between, and so
+have counted other numbers of steps, never wait for each other.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def from_settings(process_set: ProcessSet = global_process_set) -> Summary | Non
 
 
 class Summary:
-    """The summary of one optimizer. ``end_step`` is a collective now and then: all ranks must call it alike."""
+    """The summary of one optimizer."""
 
     def __init__(
         self,
@@ -79,11 +80,15 @@ class Summary:
         last_words = weakref.WeakMethod(self.close)
         atexit.register(lambda: (close := last_words()) and close())
 
-    def begin_step(self) -> None:
-        """Gradients begin to come. Optional: a step lasts from ``end_step`` to ``end_step``."""
+    def is_due(self) -> bool:
+        """Whether the next step is one after which to ask all ranks for their figures. The first rank's word counts."""
+        return self._count + 1 >= self._gather_at
 
-    def end_step(self, exposed_s: float, sent_bytes: int) -> None:
-        """A step is over, of which this rank spent ``exposed_s`` waiting for communication, and sent so many bytes."""
+    def end_step(self, exposed_s: float, sent_bytes: int, gather: bool = False) -> None:
+        """A step is over, of which this rank spent ``exposed_s`` waiting for communication, and sent so many bytes.
+
+        With ``gather``, which all ranks that take part in the step must say alike, their figures are brought together.
+        """
         now = self._clock()
         if session.current is not self._engine:  # the first step, or the first of a new generation
             self._engine = session.engine()
@@ -93,7 +98,7 @@ class Summary:
         self._count, self._bytes, self._untold = self._count + 1, sent_bytes, True
         if self._ended is not None:
             self._steps.append((now - self._ended, exposed_s))
-        if self._count >= self._gather_at and self._steps:
+        if gather:
             self._gather()
         if self._speaks and self._steps and now - self._written >= self._every_s():
             self._write(now)
@@ -116,7 +121,7 @@ class Summary:
 
     def _gather(self) -> None:
         """Who computes how long; and when to ask again."""
-        _, step_s, exposed_s, *_ = self.figures()
+        _, step_s, exposed_s, *_ = self.figures() if self._steps else (0, 0.0, 0.0)
         table = torch.zeros((self._process_set.size(), 2), dtype=torch.float64)
         table[self._process_set.rank()] = torch.tensor([step_s, step_s - exposed_s], dtype=torch.float64)
         allreduce_(table, name=f"{self._name}.times", op=Sum, process_set=self._process_set)

@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 1
+ABI = 2
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
@@ -57,6 +57,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "failure_code": (_INT, (_CORE, _U64)),
     "failure_said": (_INT, (_CORE, _U64, _INT, _POINTER, _INT)),
     "failure_text": (_INT, (_CORE, _U64, _POINTER, _INT)),
+    "not_finite": (_INT, (_CORE, _I64, _POINTER)),
     "fail": (_INT, (_CORE, _U32, _U64, _INT, _TEXT)),
     "join": (_INT, (_CORE, _INT, _I64, _POINTER)),
     "dead": (_INT, (_CORE,)),
@@ -73,7 +74,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "dealloc": (None, (_CORE, _POINTER)),
     "trace": (None, (_CORE, _INT)),
     "events": (_I64, (_CORE, _POINTER, _I64)),
-    "reduce": (None, (_POINTER, _POINTER, _INT, _U64, _INT, _INT, _DOUBLE, _DOUBLE, _DOUBLE)),
+    "reduce": (_INT, (_POINTER, _POINTER, _INT, _U64, _INT, _INT, _DOUBLE, _DOUBLE, _DOUBLE)),
 }
 
 

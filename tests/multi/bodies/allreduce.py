@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import product
 from types import ModuleType
@@ -21,6 +22,8 @@ from tests.multi.data import (
     tensor,
     tensors,
 )
+
+from hora.engine.session import engine
 
 
 @body()
@@ -134,12 +137,15 @@ def the_same_bits_on_every_rank(hvd: ModuleType, rank: int, size: int) -> None:
 
 @body()
 def sums_run_in_rank_order(hvd: ModuleType, rank: int, size: int) -> None:
+    """Inside each host, and then from host to host."""
+    running = engine()
+    hosts = [peer.host if "+" in running.transport else "" for peer in running.peers]
     for dtype in (torch.float32, torch.float64):
-        for count in (1, 1003, 70001, 300000):
+        for count in (1, 1003, 70001, 300000, 2_500_001):
             parts = tensors(range(size), (count,), dtype)
-            expected = parts[0].clone()
-            for part in parts[1:]:
-                expected += part
+            sums = [functools.reduce(torch.add, [p for p, h in zip(parts, hosts, strict=True) if h == host])
+                    for host in dict.fromkeys(hosts)]  # fmt: skip
+            expected = functools.reduce(torch.add, sums)
             assert torch.equal(hvd.allreduce(parts[rank], op=hvd.Sum), expected), (dtype, count)
 
 

@@ -97,3 +97,13 @@ def again_and_again(hvd: ModuleType, rank: int, size: int) -> None:
         for step in range(1 + (rank == last) * 2):
             hvd.allreduce(torch.ones(1), name=f"{step}", op=hvd.Sum)
         assert hvd.join() in range(size)
+
+
+@body()
+def unnamed_calls_match_again_after_a_join(hvd: ModuleType, rank: int, size: int) -> None:
+    """Ranks that made different numbers of unnamed calls before they joined count from the same number afterwards."""
+    for _ in range(steps_of(rank)):
+        hvd.allreduce(torch.ones(2))
+    hvd.join()
+    check(hvd.allreduce(torch.tensor([float(rank)]), op=hvd.Sum), torch.tensor([size * (size - 1) / 2]))
+    assert hvd.allgather(torch.tensor([rank])).tolist() == list(range(size))

@@ -8,14 +8,17 @@ import torch
 from tests.multi.body import body
 from tests.multi.data import raises
 
+from hora.config.world import is_homogeneous, places
+from hora.engine.session import engine
+
 
 @body()
 def the_world(hvd: ModuleType, rank: int, size: int) -> None:
     assert hvd.is_initialized()
     assert (hvd.rank(), hvd.size()) == (rank, size)
-    assert (hvd.local_rank(), hvd.local_size()) == (rank, size), "one host"
-    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
-    assert hvd.is_homogeneous()
+    hosts = [peer.host for peer in engine().peers]
+    assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == places(hosts)[rank]
+    assert hvd.is_homogeneous() == is_homogeneous(hosts)
     hvd.init()  # a second call changes nothing
     assert hvd.allgather(torch.tensor([rank])).tolist() == list(range(size))
 
