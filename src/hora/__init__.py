@@ -18,6 +18,7 @@ from hora.errors import (
     PeerLostError,
     ShutDownError,
     StallError,
+    UnsupportedError,
     UsageError,
     WorkersFailed,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "PeerLostError",
     "ShutDownError",
     "StallError",
+    "UnsupportedError",
     "UsageError",
     "WorkersFailed",
     "__version__",

@@ -6,7 +6,8 @@
     ├── UsageError(ValueError)            this rank's call is wrong; raised where it was made, nothing was sent
     │   ├── NotInitializedError           also a HorovodInternalError, as Horovod's users catch it both ways
     │   ├── DuplicateNameError            the name is already in flight on this rank
-    │   └── NotMemberError                this rank is not in the process set
+    │   ├── NotMemberError                this rank is not in the process set
+    │   └── UnsupportedError              also a NotImplementedError: the collective does not have this operation
     ├── EnvironmentUnfit(RuntimeError)    this machine or job cannot do it (exit code 3)
     ├── HorovodInternalError(RuntimeError)    a collective failed
     │   ├── MismatchError                 the ranks disagree on what to do: a bug in the script, never retried
@@ -43,6 +44,7 @@ __all__ = [
     "PeerLostError",
     "ShutDownError",
     "StallError",
+    "UnsupportedError",
     "UsageError",
     "WorkersFailed",
 ]
@@ -70,6 +72,10 @@ class DuplicateNameError(UsageError):
 
 class NotMemberError(UsageError):
     """This rank submitted to a process set it does not belong to."""
+
+
+class UnsupportedError(UsageError, NotImplementedError):
+    """This collective cannot be done with this operation. Horovod's users catch it as a RuntimeError, which it is."""
 
 
 class EnvironmentUnfit(HoraError, RuntimeError):

@@ -93,6 +93,30 @@ def test_hydra_asks_which_process_started_it() -> None:
     assert (world.launcher, world.job_key) == ("mpich", "mpich-launcher-of-PMI_RANK")
 
 
+def test_hydra_on_several_hosts_is_named_after_where_mpiexec_listens() -> None:
+    several = HYDRA | {"PMI_SIZE": "4", "PBS_JOBID": "77.server"}
+    world = detect(several, host="node7", option_of={"--control-port": "node1:44183"}.__getitem__)
+    assert world.job_key == "mpich-node1:44183"
+
+
+def test_hydra_on_several_hosts_has_the_schedulers_name_of_the_job_or_none() -> None:
+    several = HYDRA | {"PMI_SIZE": "4"}
+    assert find(several).job_key == ""
+    assert find(several | {"PBS_JOBID": "77.server"}).job_key == "mpich-PBS_JOBID-77.server"
+
+
+def test_where_the_hub_is_comes_with_any_launcher() -> None:
+    secret = "0f" * 32
+    given = {"HORA_HUB_ADDRESSES": "10.0.0.1:4,[fd00::1]:4", "HORA_SECRET": secret, "HORA_HOSTNAME": "h2"}
+    world = find(OPENMPI | given)
+    assert (world.host, world.hub_addresses) == ("h2", ("10.0.0.1:4", "[fd00::1]:4"))
+    assert world.secret == bytes.fromhex(secret) and secret not in repr(world) and "\\x0f" not in repr(world)
+    assert find(HORA | {"HORA_SECRET_FD": "7"}).secret_fd == 7 and find(HORA).secret_fd == -1
+    assert find(STEP | {"HORA_RENDEZVOUS_DIR": "/shared"}).rendezvous_dir == "/shared"
+    with pytest.raises(UsageError, match="host:port"):
+        find(HORA | {"HORA_HUB_ADDRESSES": "10.0.0.1"})
+
+
 def test_torchrun() -> None:
     world = find(TORCHRUN)
     assert (world.rank, world.local_rank, world.cross_rank, world.cross_size) == (2, 0, 1, 2)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hora.config.settings import Settings
@@ -234,16 +235,17 @@ BODIES: dict[str, Callable[[TalkBackend, Meeting], Report]] = {
 
 
 def main() -> None:
-    name, rank, size, fd, settings = sys.argv[1:]
-    world = World(
-        rank=int(rank),
-        size=int(size),
-        local_rank=int(rank),
-        local_size=int(size),
-        hub_fd=int(fd) if fd.isdigit() else -1,
-        launcher="hora" if fd.isdigit() else "torchrun",
-        job_key=fd,
-    )
+    name, rank, size, fd, settings, place = sys.argv[1:]
+    standard = {
+        "rank": int(rank),
+        "size": int(size),
+        "local_rank": int(rank),
+        "local_size": int(size),
+        "hub_fd": int(fd) if fd.isdigit() else -1,
+        "launcher": "hora" if fd.isdigit() else "torchrun",
+        "job_key": fd,
+    }
+    world = msgspec.convert({**standard, **json.loads(place)}, World)
     report: Report = {}
     for generation, body in enumerate(name.split(",")):  # several bodies are several generations
         members = tuple(range(world.size))
@@ -254,7 +256,12 @@ def main() -> None:
         except HoraError as error:
             report = {"error": f"{type(error).__name__}: {error}"}
             break
-        report |= {"rank": meeting.rank, "peers": [peer.launched_rank for peer in meeting.peers]}
+        report |= {
+            "rank": meeting.rank,
+            "peers": [peer.launched_rank for peer in meeting.peers],
+            "addresses": [peer.address for peer in meeting.peers],
+            "transport": meeting.transport,
+        }
         if body in BODIES:
             backend = talk.start(meeting)
             report |= BODIES[body](backend, meeting)

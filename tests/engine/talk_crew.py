@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_crew(
-    body: str, size: int, *, job: str = "", absent: tuple[int, ...] = (), timeout_s: float = 60.0, **settings: Any
+    body: str,
+    size: int,
+    *,
+    job: str = "",
+    absent: tuple[int, ...] = (),
+    timeout_s: float = 60.0,
+    place: Callable[[int], dict[str, Any]] = lambda rank: {},
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Run a body on every rank; returns, by rank, its exit code ("code") and what it reported.
 
-    With ``job`` the workers have no hub of ours and must find each other, as under another launcher.
+    With ``job`` the workers have no hub of ours and must find each other, as under another launcher. ``place`` says how
+    a rank's world differs from one on a single host.
     """
     hub = Hub(size, host="localhost")
     workers: list[subprocess.Popen[str]] = []
@@ -29,16 +38,17 @@ def run_crew(
         for rank in set(range(size)) - set(absent):
             ours, theirs = socket.socketpair()
             hub.add_worker(rank, ours)
-            place = [
+            arguments = [
                 body,
                 str(rank),
                 str(size),
                 job or str(theirs.fileno()),
                 json.dumps({"transport": "gloo", **settings}),
+                json.dumps(place(rank)),
             ]
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.engine.talk_bodies", *place],
+                    [sys.executable, "-m", "tests.engine.talk_bodies", *arguments],
                     pass_fds=[theirs.fileno()],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -17,8 +17,10 @@ from hora.config.settings import Settings
 from hora.engine import hub as hub_module
 from hora.engine.hub import Hub
 from hora.engine.line import Greeting, Line
+from hora.wire.door import listen_tcp
 from hora.wire.frame import SECRET_BYTES, Channel, WireTimeout
 from hora.wire.messages import AnyMessage, Bye, Died, Hello, Join, Left, Refused, Submit, Welcome, encode
+from hora.wire.reach import reach
 
 GLOO = Settings(transport="gloo", start_timeout_s=0.2)
 
@@ -26,16 +28,21 @@ GLOO = Settings(transport="gloo", start_timeout_s=0.2)
 class Worker:
     """A worker's line, without a process of its own."""
 
-    def __init__(self, rank: int, sock: socket.socket) -> None:
-        self.rank, self.heard = rank, []  # type: ignore[var-annotated]
+    def __init__(
+        self, rank: int, sock: socket.socket | None, host: str = "here", channel: Channel | None = None
+    ) -> None:
+        self.rank, self.host, self.heard = rank, host, []  # type: ignore[var-annotated]
         self.lost: list[str] = []
         self.news = threading.Condition()
-        self.line = Line(Channel(sock, take_secret(sock), "worker"))
+        if channel is None:
+            assert sock is not None
+            channel = Channel(sock, take_secret(sock), "worker")
+        self.line = Line(channel)
 
     def greet(self, generation: int = 0, members: tuple[int, ...] = (0, 1), size: int = 2, **more: Any) -> Greeting:
         more.setdefault("settings", GLOO)
         pid = more.pop("pid", 100 + self.rank)
-        greeting = self.line.greet(Hello(generation, self.rank, size, pid, "here", members, **more), timeout_s=10)
+        greeting = self.line.greet(Hello(generation, self.rank, size, pid, self.host, members, **more), timeout_s=10)
         assert greeting is not None
         if isinstance(greeting.message, Welcome):
             self.line.subscribe(self.hear, self.lost.append)
@@ -248,6 +255,85 @@ def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     auto = Settings(transport="auto")
     welcomed = together(*(lambda w=worker: w.greet(1, settings=auto) for worker in workers))
     assert all(greeting.message.transport == "gloo" for greeting in welcomed)
+
+
+# ---- several hosts ----
+
+
+def hosts_of(*hosts: str, settings: Settings = Settings(), core: bool = True) -> str:  # noqa: B008
+    size = len(hosts)
+    hellos = [Hello(0, r, size, 1, h, tuple(range(size)), settings, core=core or r > 0) for r, h in enumerate(hosts)]
+    return hub_module._choose(hellos)[0]
+
+
+def test_the_transport_follows_from_where_the_workers_are() -> None:
+    assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == "gloo"
+    assert hosts_of("a", "a", "b") == "shm+gloo" and hosts_of("a", "a", "b", core=False) == "gloo"
+    assert hosts_of("a", "a", core=False) == "gloo"
+    assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
+    assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"
+    assert hosts_of("a", "a", settings=Settings(transport="gloo")) == "gloo"
+    mpi = Settings(transport="mpi")
+    assert hosts_of("a", "a", "b", settings=mpi) == "shm+mpi" and hosts_of("a", "b", settings=mpi) == "mpi"
+    assert hosts_of("a", "a", settings=mpi) == "mpi"
+
+
+def test_shared_memory_on_several_hosts_is_refused() -> None:
+    hub = Hub(2, host="here")
+    crew = []
+    for rank, host in enumerate("ab"):
+        ours, theirs = socket.socketpair()
+        hub.add_worker(rank, ours)
+        crew.append(Worker(rank, theirs, host))
+    refused = together(*(lambda w=worker: w.greet(settings=Settings(transport="shm")) for worker in crew))
+    assert all(g.message.kind == "unfit" and "several hosts" in g.message.text for g in refused)
+    for worker in crew:
+        worker.line.close()
+    hub.close()
+
+
+def test_workers_come_by_tcp_if_they_know_the_secret_which_is_not_told() -> None:
+    secret = bytes(range(32))
+    hub = Hub(2, host="here", secret=secret)
+    assert hub.secret == secret
+    listener = listen_tcp()
+    port = listener.getsockname()[1]
+    hub.open_tcp(listener, expected=2)
+    stranger = socket.create_connection(("127.0.0.1", port), 5)
+    stranger.sendall(b"HORA1w" + bytes(32) + b"\0\0\0\5proof" + bytes(32))
+    told = b""
+    while more := _receive(stranger):
+        told += more
+    assert secret not in told
+    stranger.close()
+    crew = [Worker(r, None, host, reach([f"{a}:{port}"], secret, timeout_s=5))
+            for r, (host, a) in enumerate([("here", "127.0.0.1"), ("there", "127.0.0.9")])]  # fmt: skip
+    greetings = meet(crew)
+    assert [g.message.transport for g in greetings] == ["gloo", "gloo"]
+    assert [peer.address for peer in greetings[0].message.peers] == ["127.0.0.1", "127.0.0.1"]
+    with pytest.raises(ConnectionRefusedError):  # all have come
+        socket.create_connection(("127.0.0.1", port), 5)
+    crew[1].line.close()
+    assert crew[0].expect(Died).status.startswith("its connection from 127.0.0.1 closed")
+    crew[0].line.close()
+    hub.close()
+
+
+def _receive(sock: socket.socket) -> bytes:
+    sock.settimeout(5)
+    try:
+        return sock.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+def test_the_hubs_own_host_is_where_others_reach_it(hub: Hub) -> None:
+    guests = {0: ("", ""), 1: ("10.0.0.2", "10.0.0.1"), 2: ("127.0.0.1", "127.0.0.1")}
+    for rank, (theirs, ours) in guests.items():
+        hub._guests[rank] = type("Guest", (), {"theirs": theirs, "ours": ours, "lost_at": 0.0, "pidfd": -1})()
+    hellos = [Hello(0, rank, 3, 1, "x", (0, 1, 2), GLOO) for rank in guests]
+    assert hub._addresses(hellos) == {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.1"}
+    hub._guests.clear()
 
 
 # ---- guests that behave badly ----

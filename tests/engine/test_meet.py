@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engine.talk_crew import run_crew
 
+from hora.config.env import Secret
 from hora.config.settings import Settings
 from hora.config.world import World
 from hora.engine.meet import meet, socket_path
+from hora.engine.noticeboard import Notice, board
 from hora.errors import EnvironmentUnfit, UsageError
 
 
@@ -58,12 +64,74 @@ def test_the_death_of_the_one_who_runs_the_hub_is_noticed(job: str) -> None:
     assert [report["code"] for report in reports] == [-9, 0, 0], reports
 
 
+# ---- several hosts ----
+
+
+def apart(directory: Path | str) -> Callable[[int], dict[str, Any]]:
+    """Ranks 0 and 1 on one host, the others on another."""
+    return lambda rank: {"host": "ab"[rank // 2], "local_rank": rank % 2, "local_size": 2,
+                         "rendezvous_dir": str(directory)}  # fmt: skip
+
+
+def test_on_several_hosts_they_meet_through_a_file_that_does_not_stay(job: str, tmp_path: Path) -> None:
+    reports = run_crew("once,steps", 4, job=job, place=apart(tmp_path), transport="auto", timeout_s=100)
+    assert [(report["code"], report["rank"], report["wrong"]) for report in reports] == [
+        (0, rank, 0) for rank in range(4)
+    ], reports
+    assert {report["transport"] for report in reports} == {"shm+gloo"}
+    assert all(report["addresses"] and all(report["addresses"]) for report in reports)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_an_earlier_job_is_replaced(job: str, tmp_path: Path) -> None:
+    world = World(size=4, job_key=job, rendezvous_dir=str(tmp_path))
+    Notice("a", ("127.0.0.1:9",), bytes(32)).put_up(board(world, (0, 1, 2, 3)))
+    reports = run_crew("once", 4, job=job, place=apart(tmp_path))
+    assert [report["code"] for report in reports] == [0, 0, 0, 0], reports
+
+
+def test_a_host_that_does_not_share_the_directory_says_so(job: str, tmp_path: Path) -> None:
+    def place(rank: int) -> dict[str, Any]:
+        return apart(tmp_path / "ab"[rank // 2])(rank)
+
+    reports = run_crew("once", 4, job=job, place=place, start_timeout_s=-2.0)
+    for report in reports[2:]:
+        assert report["error"].startswith(f"StallError: b did not see {tmp_path}/b/"), reports
+        assert "HORA_RENDEZVOUS_DIR" in report["error"] and "hora run" in report["error"]
+    assert all("ranks 2, 3 did not call init()" in report["error"] for report in reports[:2]), reports
+
+
+def test_what_happened_with_each_address_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        wrong = f"127.0.0.1:{other.getsockname()[1]}"
+
+        def answer() -> None:
+            with other.accept()[0] as visitor:
+                visitor.sendall(b"HTTP/1.1 400 Bad Request")
+
+        threading.Thread(target=answer, daemon=True).start()
+        world = World(
+            rank=1, size=2, host="h2", launcher="hora", hub_addresses=("127.0.0.1:9", wrong), secret=Secret(32)
+        )
+        with pytest.raises(EnvironmentUnfit) as caught:
+            meet(world, Settings(start_timeout_s=5), (0, 1), 0)
+    assert "h2 could not reach 127.0.0.1:9: connection refused" in str(caught.value)
+    assert f"h2 could not reach {wrong}: it answers, but is not this job's" in str(caught.value)
+    assert "--network-interfaces" in str(caught.value)
+
+
+def test_without_the_secret_nothing_is_tried() -> None:
+    world = World(rank=1, size=2, launcher="openmpi", hub_addresses=("127.0.0.1:9",))
+    with pytest.raises(EnvironmentUnfit, match="secret did not come along"):
+        meet(world, Settings(), (0, 1), 0)
+
+
 def test_what_cannot_be_met_is_refused() -> None:
     settings = Settings()
     with pytest.raises(UsageError, match="in which it is not"):
         meet(World(rank=1, size=3, local_size=3), settings, (0, 2), 0)
-    with pytest.raises(EnvironmentUnfit, match="several hosts"):
-        meet(World(rank=0, size=4, local_size=2, launcher="slurm"), settings, (0, 1, 2, 3), 0)
+    with pytest.raises(EnvironmentUnfit, match=r"several hosts.*hora run --on mpi"):
+        meet(World(rank=0, size=4, local_size=2, launcher="mpich"), settings, (0, 1, 2, 3), 0)
     with pytest.raises(EnvironmentUnfit, match="HORA_HUB_FD"):
         path = Path(__file__).open()  # noqa: SIM115
         with path:

@@ -137,3 +137,35 @@ def test_stall_checks_can_be_switched_off_but_deadlocks_cannot() -> None:
     assert watch.look(world({0: [x], 1: None}, [x])) == []
     watch.look(world({0: [x], 1: [y]}, [x, y]))
     assert watch.look(world({0: [x], 1: [y]}, [x, y]))
+
+
+def silent_world(*silent: int, missing: bool = False) -> Snapshot:
+    """Rank 0 to 2 wait for an operation under way; those named do not answer."""
+    ranks = tuple(
+        RankState(rank, 1000 + rank, rank not in silent, () if rank in silent else (("", ()),), rank in silent)
+        for rank in range(3)
+    )
+    return Snapshot(1, ranks, (pending("x", (0, 1, 2), (0, 1), age_s=0.5),) if missing else ())
+
+
+def test_a_silent_rank_is_told_of_by_one_and_given_up_by_all() -> None:
+    settings = Settings(stall_warn_s=2, stall_fail_s=10)
+    watches = [StallWatch(rank, settings) for rank in (0, 1)]
+    told: list[list[tuple[int, str]]] = [[], []]
+    for now in range(12):
+        for watch, heard in zip(watches, told, strict=True):
+            heard += [(now, type(action).__name__) for action in watch.look(silent_world(2), float(now))]
+    assert told[0] == [(2, "Silence"), (6, "Silence"), (10, "GiveUp"), (11, "GiveUp")]
+    assert told[1] == [(10, "GiveUp"), (11, "GiveUp")]
+
+
+def test_a_rank_that_answers_again_starts_anew() -> None:
+    watch = StallWatch(0, Settings(stall_warn_s=2, stall_fail_s=4))
+    for now in range(20):
+        silent = (2,) if now % 3 else ()
+        assert watch.look(silent_world(*silent), float(now)) == []
+
+
+def test_a_silent_rank_that_has_not_submitted_is_a_stall_and_nothing_else() -> None:
+    watch = StallWatch(0, Settings(stall_warn_s=2, stall_fail_s=4))
+    assert [watch.look(silent_world(2, missing=True), float(now)) for now in range(10)] == [[]] * 10

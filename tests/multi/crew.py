@@ -19,10 +19,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.multi.hosts import Hosts
+
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
 BODY_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 10.0
+
+
+# Which host each rank is on, by the name of the transport: several names for this machine are as good as several.
+LAYOUTS = {
+    "shm+gloo": {2: ("ea", "eb"), 3: ("ea", "ea", "eb"), 4: ("ea", "ea", "eb", "eb")},
+}
 
 
 class CrewLost(Exception):
@@ -62,6 +70,7 @@ class Crew:
         self.size, self.transport = size, transport
         self.fit = True
         self._members: list[Member] = []
+        self._job: subprocess.Popen[bytes] | Hosts
 
     def __enter__(self) -> Crew:
         self._files = contextlib.ExitStack()
@@ -82,11 +91,14 @@ class Crew:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-            "HORA_TRANSPORT": self.transport,
+            "HORA_TRANSPORT": "auto" if self.transport in LAYOUTS else self.transport,
             "HORA_DYNAMIC_PROCESS_SETS": "1",
             "OMP_NUM_THREADS": "1",
         }
         worker = [sys.executable, "-m", "tests.multi.worker", path]
+        if self.transport in LAYOUTS:
+            self._job = Hosts(LAYOUTS[self.transport][self.size], worker, environment, self._log)
+            return
         command = [sys.executable, "-m", "hora.cli.main", "run", "-np", str(self.size), *worker]
         self._job = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
@@ -144,7 +156,9 @@ class Crew:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._job.wait(STOP_TIMEOUT_S)
         finally:
-            if self._job.poll() is None:
+            if isinstance(self._job, Hosts):
+                self._job.close()
+            elif self._job.poll() is None:
                 os.killpg(self._job.pid, signal.SIGKILL)
                 self._job.wait()
             self._files.close()

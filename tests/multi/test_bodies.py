@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.multi.body import SIZES, all_bodies
-from tests.multi.crew import Crew
+from tests.multi.crew import LAYOUTS, Crew
 
-TRANSPORTS = ("shm", "gloo")
+TRANSPORTS = ("shm", "gloo", "shm+gloo")
 BODIES = all_bodies()
 
 
@@ -43,7 +43,7 @@ CASES = [
     for transport in TRANSPORTS
     for size in SIZES
     for name, body in BODIES.items()
-    if size in body.sizes
+    if size in body.sizes and size in LAYOUTS.get(transport, SIZES)
 ]
 
 

@@ -53,11 +53,11 @@ hvd.init()
 assert hvd.allreduce(torch.ones(n), name="y", op=hvd.Sum)[0] == hvd.size()
 
 backend = session.current.backend
-backend.serve(4 * n)  # whatever it says: blocks of the first generation must not be handed out by a core that is gone
+assert backend.serve(4 * n)  # blocks of the first generation must not be handed out by a core that is gone
 many = [torch.ones(n) for _ in range(80)]
 del many[::2]
 many += [torch.ones(n) for _ in range(80)]
-assert all((t == 1).all() for t in many)
+assert all((t == 1).all() and shared(t) for t in many)
 """
 
 LIVING_ON = """
@@ -70,9 +70,10 @@ alive = []
 for generation in range(4):
     hvd.init()
     backend = session.current.backend
-    backend.serve(4 * n)
+    assert backend.serve(4 * n)
     alive += [torch.full((n,), float(generation)) for _ in range(3)]
     alive[-1].fill_(generation)
+    assert [backend.shares(t.data_ptr(), t.nbytes) for t in alive[-4:]] == [False] * (len(alive) > 3) + [True] * 3
     total = torch.ones(n)
     hvd.allreduce_(total, name="x", op=hvd.Sum)
     assert (total == hvd.size()).all()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hora.wire.door import open_door, peer_of
+from hora.wire.door import ip_of, listen_tcp, open_door, peer_of, tune_tcp
 
 
 def test_the_door_and_its_directory_are_private(tmp_path: Path) -> None:
@@ -42,3 +42,20 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionError):
         open_door(tmp_path / "mine" / "door", 4)
+
+
+def test_a_port_on_one_address_or_on_all() -> None:
+    for addresses, reached in (((), ("127.0.0.1", "127.0.0.2")), (["127.0.0.2"], ("127.0.0.2",))):
+        with listen_tcp(addresses) as listener:
+            port = listener.getsockname()[1]
+            for address in reached:
+                with socket.create_connection((address, port), 5) as visitor:
+                    inside, where = listener.accept()
+                    with inside:
+                        tune_tcp(inside)
+                        assert inside.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                        assert ip_of(where) == ip_of(visitor.getsockname())
+                        assert ip_of(inside.getsockname()) == address
+            if len(reached) == 1:
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), 5)

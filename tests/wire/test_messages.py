@@ -21,6 +21,7 @@ EXAMPLES = [
     m.Bye(1),
     m.Farewell(1),
     m.Broken(1, "why"),
+    m.GivenUp(1, 2, "it has not answered for 600 s"),
     m.Left(1, 0),
     m.Died(1, 0, "signal 9", "ouch"),
     m.LastWords(1, "ouch"),

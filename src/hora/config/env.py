@@ -7,14 +7,30 @@ default. The reference page in the docs is made from the same table by ``referen
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 from hora.config.settings import JoinAverage, LogLevel, NonFinite, Settings, Transport
 from hora.errors import UsageError
 
-__all__ = ["PREFIXES", "VARIABLES", "Variable", "environ", "find", "flag", "launcher_process", "reference", "settings"]
+__all__ = [
+    "PREFIXES",
+    "VARIABLES",
+    "Secret",
+    "Variable",
+    "during",
+    "environ",
+    "find",
+    "flag",
+    "launcher_option",
+    "launcher_process",
+    "reference",
+    "settings",
+    "take_secret",
+]
 
 PREFIXES = ("HORA_", "HOROVOD_")
 
@@ -102,6 +118,32 @@ def _cores(text: str) -> tuple[int, ...]:
         raise ValueError("a core number, or one per local rank separated by commas") from None
 
 
+def _addresses(text: str) -> tuple[str, ...]:
+    """
+    >>> _addresses("10.0.0.1:40123,[fd00::1]:40123")
+    ('10.0.0.1:40123', '[fd00::1]:40123')
+    """
+    parts = tuple(part.strip() for part in text.split(","))
+    for part in parts:
+        host, _, port = part.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()):
+            raise ValueError("host:port, or several with commas between")
+    return parts
+
+
+class Secret(bytes):
+    """Bytes that nobody prints by accident."""
+
+    def __repr__(self) -> str:
+        return "Secret()"
+
+
+def _secret(text: str) -> Secret:
+    if re.fullmatch("[0-9a-fA-F]{64}", text) is None:
+        raise ValueError("64 hexadecimal digits")
+    return Secret.fromhex(text)
+
+
 # ---- the table ----
 
 
@@ -123,7 +165,10 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: shm (shared memory, one host), gloo, or auto (shm where possible)."),
+             "What carries the data: auto (shared memory inside a host, gloo between hosts), mpi (the same with MPI "
+             "between hosts), shm (one host), or gloo between all workers."),
+    Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
+             "On several hosts, combine inside each host first; 0 lets all workers talk to all."),
     Variable("CPU_OPERATIONS", "transport", _cpu_operations,
              "Horovod's name for the choice: gloo forces gloo; mpi and ccl leave it to Hora."),
     Variable("FUSION_THRESHOLD", "fusion_bytes", _bytes,
@@ -147,6 +192,7 @@ VARIABLES: tuple[Variable, ...] = (
     # Deadlines
     Variable("START_TIMEOUT", "start_timeout_s", _number,
              "Seconds init waits for the other workers; one more second is granted per worker."),
+    Variable("HOST_TIMEOUT", "host_timeout_s", _number, "Seconds of silence after which a host counts as lost."),
     Variable("STALL_CHECK_DISABLE", "stall_check", _not, "1 turns stall warnings and the stall bound off."),
     Variable("STALL_CHECK_TIME_SECONDS", "stall_warn_s", _number, "Warn of an operation some ranks did not submit."),
     Variable("STALL_SHUTDOWN_TIME_SECONDS", "stall_fail_s", _fail_bound,
@@ -178,14 +224,23 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOMOGENEOUS", "", _bool, "Whether every host has the same number of workers, set by the launcher."),
     Variable("JOB", "", _text, "The job's random name; marks every process of the job."),
     Variable("HUB_FD", "", _int(0), "Inherited descriptor of the connection to the hub, set by the launcher."),
+    Variable("HUB_ADDRESSES", "", _addresses,
+             "Where the hub listens, host:port with commas between, set by the launcher on several hosts."),
+    Variable("SECRET_FD", "", _int(0),
+             "Inherited descriptor that the job's secret is read from, set by the launcher on several hosts."),
+    Variable("SECRET", "", _secret,
+             "The job's secret in hexadecimal, set by the launcher where nothing but the environment reaches workers."),
+    Variable("RENDEZVOUS_DIR", "", _text,
+             "Directory that all hosts share, where workers started by mpirun, srun or torchrun find each other; "
+             "~/.cache/hora if unset."),
+    Variable("SSH", "", _text, "The ssh command that hora run uses, with options of yours, like 'ssh -F my_config'."),
     Variable("ALONE", "", _bool, "1 makes init a world of one whatever launcher started the process."),
     # Horovod's names that have nothing to tune here
     *(Variable(name, "", _text, _NOTHING) for name in (
         "ADASUM_MPI_CHUNK_SIZE", "AUTOTUNE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES", "BATCH_D2D_MEMCOPIES", "CCL_CACHE",
         "CONTROLLER", "DISABLE_NVTX_RANGES", "ELASTIC", "ELASTIC_TIMEOUT", "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS",
-        "HIERARCHICAL_ALLGATHER", "HIERARCHICAL_ALLREDUCE", "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS",
-        "TORUS_ALLREDUCE",
+        "HIERARCHICAL_ALLGATHER", "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS", "TORUS_ALLREDUCE",
     )),
 )  # fmt: skip
 
@@ -195,9 +250,37 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 # ---- reading ----
 
 
+@contextlib.contextmanager
+def during(**variables: str) -> Iterator[None]:
+    """Set variables for a library that can be told in no other way, and put back what was there.
+
+    >>> with during(NOBODY_READS_THIS="1"):
+    ...     environ()["NOBODY_READS_THIS"]
+    '1'
+    >>> "NOBODY_READS_THIS" in environ()
+    False
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def environ() -> Mapping[str, str]:
     """A snapshot of this process's environment."""
     return dict(os.environ)
+
+
+def take_secret() -> None:
+    """Remove the job's secret from this process's environment, so that its children do not get it."""
+    for prefix in PREFIXES:
+        os.environ.pop(f"{prefix}SECRET", None)
 
 
 def launcher_process(marker: str) -> str:
@@ -222,6 +305,27 @@ def launcher_process(marker: str) -> str:
             break
         pid = int(fields[1])
     return f"{pid}-{started}" if started else str(os.getppid())
+
+
+def launcher_option(option: str) -> str:
+    """The value of an option on the command line of the nearest ancestor that has it; empty if none has.
+
+    >>> launcher_option("--no-such-option")
+    ''
+    """
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().decode(errors="replace").split("\0")
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            break
+        if option in words[:-1]:
+            return words[words.index(option) + 1]
+        pid = parent
+    return ""
 
 
 def find(env: Mapping[str, str], name: str) -> Any:

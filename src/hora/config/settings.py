@@ -6,12 +6,15 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["JoinAverage", "LogLevel", "NonFinite", "Settings", "Transport"]
+__all__ = ["PREEMPTED_EXIT_CODE", "JoinAverage", "LogLevel", "NonFinite", "Settings", "Transport"]
+
+PREEMPTED_EXIT_CODE = 75
+"""What a script exits with after it has saved its state because its job must leave: sysexits.h's "try again later"."""
 
 JoinAverage = Literal["all", "active"]
 NonFinite = Literal["off", "warn", "stop", "skip"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
-Transport = Literal["auto", "shm", "gloo"]
+Transport = Literal["auto", "shm", "gloo", "mpi"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Moving data
     transport: Transport = "auto"
+    hierarchical: bool = True
     fusion_bytes: int = 128 << 20
     disable_group_fusion: bool = False
     cycle_time_ms: float = 1.0
@@ -42,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Deadlines
     start_timeout_s: float = 30.0
+    host_timeout_s: float = 10.0
     stall_check: bool = True
     stall_warn_s: float = 20.0
     stall_fail_s: float = 600.0

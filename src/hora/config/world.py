@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hora.config.env import find, flag, launcher_process
+from hora.config.env import Secret, find, flag, launcher_option, launcher_process
 from hora.errors import EnvironmentUnfit
 
 __all__ = ["Launcher", "Place", "World", "detect", "is_homogeneous", "places"]
@@ -26,8 +26,10 @@ Launcher = Literal["hora", "slurm", "openmpi", "mpich", "torchrun", "alone"]
 class World(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's place.
 
-    ``job_key`` is the same on all workers of a job and differs between jobs; ``hub_fd`` is the inherited connection to
-    the launcher's hub, -1 if there is none. Launchers that do not say how the other hosts are filled (Open MPI, hydra,
+    ``job_key`` is the same on all workers of a job and differs between jobs. Where the launcher runs a hub, ``hub_fd``
+    is an inherited connection to it, or ``hub_addresses`` is where it listens and ``secret_fd`` or ``secret`` what
+    proves that this worker belongs to it (-1, or nothing, if not). Otherwise workers on several hosts find each other
+    through ``rendezvous_dir``. Launchers that do not say how the other hosts are filled (Open MPI, hydra,
     torchrun) are taken to fill every host alike; ``places`` gives the exact answer once all hosts are known.
     """
 
@@ -41,6 +43,10 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Launcher = "alone"
     job_key: str = ""
     hub_fd: int = -1
+    hub_addresses: tuple[str, ...] = ()
+    secret_fd: int = -1
+    secret: Secret = Secret()
+    rendezvous_dir: str = ""
     homogeneous: bool = True
 
 
@@ -84,7 +90,11 @@ def is_homogeneous(hosts: Sequence[str]) -> bool:
 
 
 def detect(
-    env: Mapping[str, str], *, host: str | None = None, launcher_of: Callable[[str], str] = launcher_process
+    env: Mapping[str, str],
+    *,
+    host: str | None = None,
+    launcher_of: Callable[[str], str] = launcher_process,
+    option_of: Callable[[str], str] = launcher_option,
 ) -> World:
     """The world that ``env`` describes.
 
@@ -94,15 +104,31 @@ def detect(
     >>> detect({}, host="laptop").launcher
     'alone'
     """
-    here = host or socket.gethostname()
+    here = find(env, "HOSTNAME") or host or socket.gethostname()
     if flag(env, "ALONE"):
         return World(host=here)
+    world = _detect(env, here, launcher_of, option_of)
+    if world.launcher == "alone":
+        return world
+    secret_fd = find(env, "SECRET_FD")
+    return msgspec.structs.replace(
+        world,
+        hub_addresses=find(env, "HUB_ADDRESSES") or (),
+        secret_fd=-1 if secret_fd is None else secret_fd,
+        secret=find(env, "SECRET") or Secret(),
+        rendezvous_dir=find(env, "RENDEZVOUS_DIR") or "",
+    )
+
+
+def _detect(
+    env: Mapping[str, str], here: str, launcher_of: Callable[[str], str], option_of: Callable[[str], str]
+) -> World:
     if find(env, "RANK") is not None:
         return _hora(env, here)
     if "OMPI_COMM_WORLD_RANK" in env:
         return _openmpi(env, here)
     if "PMI_RANK" in env and ("MPI_LOCALRANKID" in env or not _in_slurm_step(env)):
-        return _mpich(env, here, launcher_of)
+        return _mpich(env, here, launcher_of, option_of)
     if "RANK" in env and "WORLD_SIZE" in env:
         return _torchrun(env, here)
     if _in_slurm_step(env):
@@ -132,7 +158,7 @@ def _hora(env: Mapping[str, str], host: str) -> World:
             local_size=local_size,
             cross_rank=cross_rank,
             cross_size=cross_size,
-            host=find(env, "HOSTNAME") or host,
+            host=host,
             launcher="hora",
             job_key=job or f"horovodrun-{env.get('HOROVOD_GLOO_RENDEZVOUS_PORT', '')}",
             hub_fd=-1 if hub_fd is None else hub_fd,
@@ -156,16 +182,22 @@ def _openmpi(env: Mapping[str, str], host: str) -> World:
     )
 
 
-def _mpich(env: Mapping[str, str], host: str, launcher_of: Callable[[str], str]) -> World:
+def _mpich(
+    env: Mapping[str, str], host: str, launcher_of: Callable[[str], str], option_of: Callable[[str], str]
+) -> World:
     read = _Reader(env, "MPICH or Intel MPI")
+    size, local_rank, local_size = read("PMI_SIZE"), read("MPI_LOCALRANKID"), read("MPI_LOCALNRANKS")
+    # Hydra tells its workers no name of the job. On one host they have an ancestor in common; on several each has one
+    # that was told where mpiexec listens. Where that cannot be read, a scheduler may have a name.
+    job = launcher_of("PMI_RANK") if local_size == size else option_of("--control-port") or _scheduled_job(env)
     return _filled_alike(
         rank=read("PMI_RANK"),
-        size=read("PMI_SIZE"),
-        local_rank=read("MPI_LOCALRANKID"),
-        local_size=read("MPI_LOCALNRANKS"),
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
         host=host,
         launcher="mpich",
-        job_key=f"mpich-{launcher_of('PMI_RANK')}",  # hydra tells its workers no name of the job
+        job_key=f"mpich-{job}" if job else "",
     )
 
 
@@ -207,7 +239,7 @@ def _slurm(env: Mapping[str, str], host: str) -> World:
             local_size=per_node[node],
             cross_rank=across.index(node) if node in across else 0,
             cross_size=max(1, len(across)),
-            host=env.get("SLURMD_NODENAME", host),
+            host=find(env, "HOSTNAME") or env.get("SLURMD_NODENAME", host),
             launcher="slurm",
             job_key="slurm-{}.{}.{}".format(
                 env.get("SLURM_JOB_ID", ""), env["SLURM_STEP_ID"], env.get("SLURM_RESTART_COUNT", "0")
@@ -218,6 +250,11 @@ def _slurm(env: Mapping[str, str], host: str) -> World:
 
 
 # ---- what they share ----
+
+
+def _scheduled_job(env: Mapping[str, str]) -> str:
+    """The name that a batch system gave the job, if one did."""
+    return next((f"{name}-{env[name]}" for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID") if env.get(name)), "")
 
 
 def _in_slurm_step(env: Mapping[str, str]) -> bool:

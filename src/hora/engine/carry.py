@@ -1,20 +1,33 @@
-"""Carrying out: one piece of agreed work, from its tickets' buffers through a mover and back."""
+"""Carrying out: one piece of agreed work, from its tickets' buffers through a mover and back.
+
+Work on a GPU is only queued there: its outcomes say by an event when it is finished.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hora.engine.backend import Outcome
 from hora.engine.negotiate import TalkTicket, Work
-from hora.transport.base import Buffer, DType, Kind, Mover
+from hora.transport.base import Buffer, Kind, Mover
 
 __all__ = ["carry_out", "row_counts"]
 
 
 def carry_out(work: Work, mover: Mover, rank: int) -> list[Outcome]:
     """Do the work; returns an outcome for each of its tickets. Whatever the mover raises passes through."""
+    outcomes = _carry_out(work, mover)
+    buffers = work.tickets[0].inputs
+    if buffers and buffers[0].device != "cpu":
+        finished = mover.mark()  # type: ignore[attr-defined]  # of movers that carry other devices' memory
+        return [outcome._replace(finished=finished) for outcome in outcomes]
+    return outcomes
+
+
+def _carry_out(work: Work, mover: Mover) -> list[Outcome]:
     first = work.tickets[0]
     request, members = first.request, first.request.members
     match request.kind:
@@ -30,13 +43,13 @@ def carry_out(work: Work, mover: Mover, rank: int) -> list[Outcome]:
                 divisor=work.divisor,
             )
         case Kind.ALLGATHER:
-            memory = [_memory(sizes, buffer.dtype) for sizes, buffer in zip(work.received, first.inputs, strict=True)]
+            memory = [_memory(sizes, buffer, mover) for sizes, buffer in zip(work.received, first.inputs, strict=True)]
             for buffer, (_, output), sizes in zip(first.inputs, memory, work.received, strict=True):
                 mover.allgather(buffer, output, nbytes=sizes, members=members)
             return [Outcome(tuple(array for array, _ in memory), work.received)]
         case Kind.ALLTOALL:
             (received,) = work.received
-            array, output = _memory(received, first.inputs[0].dtype)
+            array, output = _memory(received, first.inputs[0], mover)
             sent = _sent_bytes(first, len(members))
             mover.alltoall(first.inputs[0], output, sent=sent, received=received, members=members)
             return [Outcome((array,), work.received)]
@@ -70,9 +83,14 @@ def row_counts(rows: int, parts: int) -> list[int]:
     return [rows // parts + (i < rows % parts) for i in range(parts)]
 
 
-def _memory(sizes: Sequence[int], dtype: DType) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], Buffer]:
-    array = np.empty(sum(sizes), dtype="uint8")
-    return array, Buffer(array.ctypes.data, dtype, (array.size // dtype.itemsize,), array)
+def _memory(sizes: Sequence[int], like: Buffer, mover: Mover) -> tuple[Any, Buffer]:
+    """Room for what is received, where the input is."""
+    nbytes, shape = sum(sizes), (sum(sizes) // like.dtype.itemsize,)
+    if like.device != "cpu":
+        tensor = mover.allocate(nbytes, like)  # type: ignore[attr-defined]
+        return tensor, Buffer(tensor.data_ptr(), like.dtype, shape, tensor, like.device)
+    array = np.empty(nbytes, dtype="uint8")
+    return array, Buffer(array.ctypes.data, like.dtype, shape, array)
 
 
 def _sent_bytes(ticket: TalkTicket, parts: int) -> list[int]:

@@ -27,6 +27,7 @@ from hora.wire.messages import (
     Died,
     Failure,
     Farewell,
+    GivenUp,
     Join,
     JoinDone,
     LastWords,
@@ -116,6 +117,8 @@ class Circle:
                 self._words[rank] = text
             case Broken(status=status):
                 self._end(rank, status, self.present - {rank})
+            case GivenUp(rank=silent, status=status):
+                self.died(silent, status)
             case Bye():
                 self._leave(rank)
             case Join() | StateReply():
@@ -272,7 +275,8 @@ class Circle:
         for peer in self.peers:
             reply = question.replies.get(peer.rank)
             blocked, waiting_on = (reply.blocked, reply.waiting_on) if reply is not None else (False, ())
-            reports.append(RankReport(peer.rank, peer.pid, blocked, waiting_on))
+            silent = reply is None and peer.rank in self.present
+            reports.append(RankReport(peer.rank, peer.pid, blocked, waiting_on, silent))
         pending = tuple(
             PendingOp(p.name, p.members, {r: q.encode() for r, q in p.requests.items()}, p.age_s, p.missing)
             for p in self._agreement.pending(now)

@@ -146,7 +146,9 @@ class Engine:
 
     def join(self, average_active: bool = False) -> int:
         """Say that this rank has no more data; returns the last rank to say so, once all have."""
-        return self.backend.join(average_active or self.settings.join_average == "active")
+        last = self.backend.join(average_active or self.settings.join_average == "active")
+        self._unnamed.clear()  # ranks join having made different numbers of calls; from now on they count alike again
+        return last
 
     def close(self) -> None:
         """Leave in good order and free everything."""

@@ -4,6 +4,9 @@ It runs in a thread of the launcher (``hora run``) or, where something else laun
 ``engine.rendezvous`` says when a generation is complete, ``engine.circle`` coordinates it; the hub carries their
 messages, hands out shared memory, and notices deaths: a connection that drops, a process that ends, or what the
 launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped.
+
+Workers come by an inherited connection, a Unix socket, or TCP. Over the first two, which only this user's processes can
+hold, the hub gives them the job's secret; over TCP it never does: who comes there has to prove that it knows it.
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hora.config.settings import Settings
 from hora.engine.circle import Circle
 from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
 from hora.wire import messages as m
-from hora.wire.door import open_door, peer_of
+from hora.wire.door import ip_of, open_door, peer_of, tune_tcp
 from hora.wire.frame import SECRET_BYTES, Endpoint, WireClosed, WireError
 
 __all__ = ["Hub"]
@@ -33,6 +37,7 @@ __all__ = ["Hub"]
 _log = logging.getLogger("hora.hub")
 
 _STATUS_WAIT_S = 0.3  # how long a dropped connection waits for the launcher to say how its process ended
+_FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from another host
 _HANDSHAKE_S = 10.0
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
@@ -50,11 +55,20 @@ class _Segment(Protocol):
     def close(self) -> None: ...
 
 
-class _Guest:
-    """One connection."""
+class _Door(NamedTuple):
+    """Where workers may come in; it is shut when ``expected`` have, if that is said."""
 
-    def __init__(self, endpoint: Endpoint, rank: int | None, inherited: bool) -> None:
+    listener: socket.socket
+    path: Path | None
+    expected: int | None
+
+
+class _Guest:
+    """One connection; ``theirs`` and ``ours`` are the addresses of its ends if it came by TCP."""
+
+    def __init__(self, endpoint: Endpoint, rank: int | None, inherited: bool, theirs: str = "", ours: str = "") -> None:
         self.endpoint, self.rank, self.inherited = endpoint, rank, inherited
+        self.theirs, self.ours = theirs, ours
         self.since = time.monotonic()
         self.circle: Circle | None = None
         self.circle_rank = -1
@@ -65,12 +79,12 @@ class _Guest:
 class Hub:
     """A hub for a launched world of ``size`` workers; runs until closed.
 
-    ``add_worker``, ``listen``, ``worker_exited`` and ``close`` may be called from any thread.
+    ``add_worker``, ``listen``, ``open_tcp``, ``worker_exited`` and ``close`` may be called from any thread.
     """
 
-    def __init__(self, size: int, *, host: str = "localhost") -> None:
+    def __init__(self, size: int, *, host: str = "localhost", secret: bytes | None = None) -> None:
         self._size, self._host = size, host
-        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._secret = secret or secrets.token_bytes(SECRET_BYTES)
         self._guests: dict[int, _Guest] = {}  # by launched rank
         self._strangers: set[_Guest] = set()  # connected, but no Hello yet
         self._rendezvous = Rendezvous(size)
@@ -78,9 +92,7 @@ class Hub:
         self._segments: dict[Circle, _Segment] = {}
         self._fading: dict[int, _Guest] = {}  # connection gone, fate not yet known
         self._statuses: dict[int, str] = {}
-        self._listener: socket.socket | None = None
-        self._path: Path | None = None
-        self._expected = size
+        self._doors: list[_Door] = []
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -95,6 +107,11 @@ class Hub:
 
     # ---- from any thread ----
 
+    @property
+    def secret(self) -> bytes:
+        """What workers that come by TCP have to know."""
+        return self._secret
+
     def add_worker(self, rank: int, sock: socket.socket) -> None:
         """Serve the worker of ``rank`` on this end of a socket pair; the hub owns it from now on."""
         self._post(lambda: self._admit(sock, rank, inherited=True))
@@ -103,7 +120,15 @@ class Hub:
         """Let ``expected`` workers of this user connect to a Unix socket; it is unlinked when they have."""
         listener = open_door(path, self._size)
         listener.setblocking(False)
-        self._post(lambda: self._open(listener, path, expected or self._size))
+        self._post(lambda: self._open(_Door(listener, path, expected or self._size)))
+
+    def open_tcp(self, listener: socket.socket, *, path: Path | None = None, expected: int | None = None) -> None:
+        """Let workers that know the secret connect to this listening socket; the hub owns it from now on.
+
+        With ``expected`` it is closed, and the file at ``path`` removed, when so many workers have come.
+        """
+        listener.setblocking(False)
+        self._post(lambda: self._open(_Door(listener, path, expected)))
 
     def worker_exited(self, rank: int, status: str) -> None:
         """The launcher saw this worker's process end, like "exit code 1" or "signal 9 (SIGKILL)"."""
@@ -166,8 +191,9 @@ class Hub:
             if since is not None and now - since > _FRAME_S and guest.lost_at is None:
                 self._drop(guest, f"stopped in the middle of a message for {_FRAME_S:g} s")
         for rank, guest in [*self._fading.items()]:
-            if guest.lost_at is not None and now - guest.lost_at > _STATUS_WAIT_S:
-                self._bury(rank, "its connection closed: killed, or it ended without hora.shutdown()")
+            far = f" from {guest.theirs}" if guest.theirs else ""
+            if guest.lost_at is not None and now - guest.lost_at > (_FAR_STATUS_WAIT_S if far else _STATUS_WAIT_S):
+                self._bury(rank, f"its connection{far} closed: killed, or it ended without hora.shutdown()")
         for circle in [*self._circles]:
             circle.tick(now)
 
@@ -192,31 +218,38 @@ class Hub:
 
     # ---- connections ----
 
-    def _open(self, listener: socket.socket, path: Path, expected: int) -> None:
-        self._listener, self._path, self._expected = listener, path, expected
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+    def _open(self, door: _Door) -> None:
+        self._doors.append(door)
+        self._selector.register(door.listener, selectors.EVENT_READ, lambda _: self._accept(door.listener))
 
-    def _accept(self, _events: int) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
-            if peer_of(sock)[1] != os.getuid() or len(self._strangers) > 2 * self._size + 16:
+            sock, _ = listener.accept()
+            mine = sock.family != socket.AF_UNIX or peer_of(sock)[1] == os.getuid()
+            if not mine or len(self._strangers) > 2 * self._size + 16:
                 sock.close()
             else:
                 self._admit(sock, None, inherited=False)
 
-    def _stop_listening(self) -> None:
-        if self._listener is not None and self._path is not None:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-            self._path.unlink(missing_ok=True)
-            self._listener = None
+    def _shut_doors(self, came: int | None) -> None:
+        """Those that wait for no more than ``came``; None: all."""
+        for door in [door for door in self._doors if came is None or door.expected == came]:
+            self._doors.remove(door)
+            self._selector.unregister(door.listener)
+            door.listener.close()
+            if door.path is not None:
+                door.path.unlink(missing_ok=True)
 
     def _admit(self, sock: socket.socket, rank: int | None, inherited: bool) -> None:
+        theirs = ours = ""
         with contextlib.suppress(OSError):
             sock.setblocking(False)
-            sock.send(self._secret)  # over a descriptor that only this user's worker can hold; always fits
-        guest = _Guest(Endpoint(sock, self._secret, "hub"), rank, inherited)
+            if sock.family == socket.AF_UNIX:
+                sock.send(self._secret)  # over a descriptor that only this user's worker can hold; always fits
+            else:
+                tune_tcp(sock)
+                theirs, ours = ip_of(sock.getpeername()), ip_of(sock.getsockname())
+        guest = _Guest(Endpoint(sock, self._secret, "hub"), rank, inherited, theirs, ours)
         if rank is not None:
             self._rendezvous.started(rank)
             self._statuses.pop(rank, None)
@@ -336,8 +369,7 @@ class Hub:
             self._guests[hello.rank] = guest
             self._strangers.discard(guest)
             self._rendezvous.started(hello.rank)
-            if len(self._guests) == self._expected:
-                self._stop_listening()
+            self._shut_doors(len(self._guests))
         self._watch(guest, hello)
         if guest.circle is not None:  # a new Hello takes the place of a Bye that was not said
             guest.circle.receive(guest.circle_rank, m.Bye(guest.circle.generation), time.monotonic())
@@ -366,12 +398,13 @@ class Hub:
     def _begin(self, hellos: tuple[m.Hello, ...]) -> None:
         """A generation is complete: choose its transport and welcome everybody."""
         generation, settings = hellos[0].generation, hellos[0].settings
-        peers = tuple(m.Peer(i, hello.rank, hello.pid, hello.host) for i, hello in enumerate(hellos))
+        addresses = self._addresses(hellos)
+        peers = tuple(m.Peer(i, h.rank, h.pid, h.host, addresses.get(h.rank, "")) for i, h in enumerate(hellos))
+        transport, failure = _choose(hellos)
         segment: _Segment | None = None
-        if len({hello.host for hello in hellos}) == 1 and settings.transport != "gloo":
+        if transport == "shm":
             segment, failure = _make_segment(len(peers), generation, settings)
-        else:
-            failure = "the workers are on several hosts"
+            transport = "shm" if segment is not None else "gloo"
         guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
         if segment is None and settings.transport == "shm":
             text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}. Use transport 'auto'."
@@ -386,12 +419,25 @@ class Hub:
         for rank, guest in guests.items():
             guest.circle, guest.circle_rank = circle, rank
         for rank, guest in guests.items():
-            welcome: m.Message = m.Welcome(generation, rank, peers, "gloo" if segment is None else "shm", settings)
+            welcome: m.Message = m.Welcome(generation, rank, peers, transport, settings)
             self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
+
+    def _addresses(self, hellos: Sequence[m.Hello]) -> dict[int, str]:
+        """By which address the others reach each worker's host, as far as connections have shown it.
+
+        Who came by TCP is where it came from. Who is on the hub's own host is where those from elsewhere came to.
+        """
+        came = {h.rank: self._guests[h.rank] for h in hellos if h.rank in self._guests}
+        here = [guest.ours for guest in came.values() if guest.ours and not guest.ours.startswith("127.")]
+        addresses = {rank: guest.theirs for rank, guest in came.items()}
+        for rank, address in addresses.items():
+            if not address or address.startswith("127."):
+                addresses[rank] = here[0] if here else address
+        return addresses
 
     def _shut(self) -> None:
         self._idle.set()
-        self._stop_listening()
+        self._shut_doors(None)
         for guest in {*self._guests.values(), *self._strangers, *self._fading.values()}:
             if guest.lost_at is None:
                 guest.endpoint.close()
@@ -403,6 +449,20 @@ class Hub:
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
+
+
+def _choose(hellos: Sequence[m.Hello]) -> tuple[str, str]:
+    """The transport of a generation of these, as far as where they are decides it; and why not shared memory."""
+    settings, hosts = hellos[0].settings, Counter(hello.host for hello in hellos)
+    several = "the workers are on several hosts"
+    between = "mpi" if settings.transport == "mpi" else "gloo"
+    if len(hosts) == 1:
+        if settings.transport in ("gloo", "mpi"):
+            return between, ""
+        lacking = [hello.rank for hello in hellos if not hello.core]
+        return ("gloo", f"rank {lacking[0]} lacks Hora's C core") if lacking else ("shm", "")
+    shared = settings.hierarchical and max(hosts.values()) > 1 and all(hello.core for hello in hellos)
+    return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
 
 
 def _make_segment(size: int, generation: int, settings: Settings) -> tuple[_Segment | None, str]:

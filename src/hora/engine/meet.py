@@ -1,8 +1,14 @@
 """Meeting: how a worker finds its hub and, through it, the other workers of its generation.
 
-Under ``hora run`` the connection is inherited. Where something else launched the workers (mpirun, srun, torchrun), the
-lowest rank of the world that is being formed runs the hub in a thread and the others find its Unix socket under a name
-derived from the job. Connections stay open after ``shutdown()``, so a later ``init()`` meets the same peers again.
+There are four ways to the hub, tried in this order:
+
+1. Under ``hora run`` on one host the connection is inherited.
+2. On several hosts the launcher hands over the hub's addresses and the job's secret.
+3. Where something else launched the workers (mpirun, srun, torchrun), the lowest rank of the world that is being formed
+   runs the hub in a thread; on one host the others find its Unix socket under a name derived from the job.
+4. On several hosts they find a file of that name in a directory that the hosts share (``engine.noticeboard``).
+
+Connections stay open after ``shutdown()``, so a later ``init()`` meets the same peers again.
 """
 
 from __future__ import annotations
@@ -16,13 +22,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from hora.config import env
 from hora.config.settings import Settings
 from hora.config.world import World
 from hora.engine.line import Line
+from hora.engine.noticeboard import Notice, board
 from hora.errors import EnvironmentUnfit, HoraError, PeerLostError, ShutDownError, StallError, UsageError
-from hora.wire.door import peer_of
+from hora.transport import shm
+from hora.wire.addresses import candidates, join
+from hora.wire.door import listen_tcp, peer_of
 from hora.wire.frame import SECRET_BYTES, Channel, WireClosed, WireError, WireTimeout
 from hora.wire.messages import Hello, Peer, Refused
+from hora.wire.reach import Unreachable, reach
 
 if TYPE_CHECKING:
     from hora.engine.hub import Hub
@@ -31,6 +42,8 @@ __all__ = ["Meeting", "disconnect", "meet", "socket_path"]
 
 _SECRET_S = 30.0
 _RETRY_S = 0.01
+_LOOK_S = 0.05  # between looks at a directory that may be on a file server
+_REACH_S = 10.0
 _GRACE_S = 5.0  # the hub gives up first, because it knows who is missing
 
 
@@ -65,7 +78,7 @@ def meet(world: World, settings: Settings, members: tuple[int, ...], generation:
     """
     line = _connect(world, settings, members)
     deadline_s = settings.start_deadline_s(len(members))
-    hello = Hello(generation, world.rank, world.size, os.getpid(), world.host, members, settings)
+    hello = Hello(generation, world.rank, world.size, os.getpid(), world.host, members, settings, core=shm.available())
     try:
         greeting = line.greet(hello, deadline_s + _GRACE_S)
     except WireError as error:
@@ -83,7 +96,7 @@ def meet(world: World, settings: Settings, members: tuple[int, ...], generation:
         settings=message.settings,
         channel=line,
         segment_fd=greeting.descriptor,
-        hub_rank=-1 if world.hub_fd >= 0 else 0,
+        hub_rank=-1 if _given(world) else 0,
     )
 
 
@@ -127,15 +140,28 @@ _lines: dict[tuple[int, ...], Line] = {}  # by members; under hora run one line 
 _hubs: dict[tuple[int, ...], Hub] = {}
 
 
+def _given(world: World) -> bool:
+    """Whether the launcher runs the hub."""
+    return world.hub_fd >= 0 or bool(world.hub_addresses)
+
+
 def _connect(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
     """The line to the hub of these members, opened if need be."""
     if world.rank not in members:
         raise UsageError(f"rank {world.rank} cannot be part of a world of ranks {list(members)}, in which it is not.")
-    key = () if world.hub_fd >= 0 else members
+    key = () if _given(world) else members
     with _lock:
         line = _lines.get(key)
         if line is None or (line.lost and key):
-            line = _lines[key] = _inherit(world) if world.hub_fd >= 0 else _find(world, settings, members)
+            if world.hub_fd >= 0:
+                line = _inherit(world)
+            elif world.hub_addresses:
+                line = _call(world, settings, members)
+            elif world.local_size == world.size:
+                line = _find(world, settings, members)
+            else:
+                line = _find_from_afar(world, settings, members)
+            _lines[key] = line
         return line
 
 
@@ -151,19 +177,94 @@ def _inherit(world: World) -> Line:
     return _open(sock, host_pid=0)
 
 
-def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
-    if world.local_size != world.size:
+def _call(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+    """By the addresses that the launcher handed over."""
+    secret = bytes(world.secret)
+    env.take_secret()
+    if world.secret_fd >= 0:
+        try:
+            with open(world.secret_fd, "rb") as file:
+                secret = file.read(SECRET_BYTES)
+        except OSError as error:
+            raise EnvironmentUnfit(
+                f"HORA_SECRET_FD={world.secret_fd} cannot be read ({error}), so this worker cannot prove that it "
+                "belongs to the job. The command must keep the file descriptors it inherits open."
+            ) from error
+    if len(secret) != SECRET_BYTES:
         raise EnvironmentUnfit(
-            f"{world.size} workers of {world.launcher} are on several hosts ({world.local_size} on this one), where "
-            "they cannot find each other yet. Start them on one host."
+            f"the hub listens at {', '.join(world.hub_addresses)} (HORA_HUB_ADDRESSES), but the job's secret did not "
+            "come along. Start the workers with hora run."
         )
+    try:
+        channel = reach(world.hub_addresses, secret, timeout_s=settings.start_deadline_s(len(members)))
+    except Unreachable as error:
+        raise _unreachable(world.host, "the launcher", error) from error
+    return Line(channel)
+
+
+def _unreachable(host: str, whom: str, error: Unreachable) -> EnvironmentUnfit:
+    tries = "\n".join(f"  {host} could not reach {address}: {what}" for address, what in error.failures.items())
+    return EnvironmentUnfit(
+        f"{host} could not reach {whom} at any of its addresses:\n{tries}\nThe hosts must reach each other by TCP: "
+        "look at firewalls, and choose the network with --network-interfaces."
+    )
+
+
+def _run_hub(world: World, members: tuple[int, ...]) -> Hub:
+    """The hub of these members, in this process."""
+    if (old := _hubs.pop(members, None)) is not None:
+        old.close()
+    from hora.engine.hub import Hub  # most workers never run one
+
+    hub = _hubs[members] = Hub(world.size, host=world.host)
+    return hub
+
+
+def _find_from_afar(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+    """Through a file that the hosts share."""
+    path = board(world, members)
+    if world.rank == members[0]:
+        hub = _run_hub(world, members)
+        listener = listen_tcp()
+        interfaces = settings.gloo_iface.split(",") if settings.gloo_iface else []
+        addresses = tuple(join(address, listener.getsockname()[1]) for address in candidates(interfaces))
+        try:
+            Notice(world.host, addresses, hub.secret).put_up(path)
+        except OSError as error:
+            listener.close()
+            raise EnvironmentUnfit(
+                f"rank {world.rank} on {world.host} cannot write {path} ({error}), where the workers on the other "
+                "hosts would find it. Set HORA_RENDEZVOUS_DIR to a directory that all share, or start with hora run."
+            ) from error
+        hub.open_tcp(listener, path=path, expected=len(members))
+    deadline_s = settings.start_deadline_s(len(members))
+    deadline = time.monotonic() + deadline_s
+    seen, refused = None, None
+    while True:
+        notice = Notice.read(path)
+        if notice is not None:
+            left_s = max(0.1, deadline - time.monotonic())
+            try:
+                return Line(reach(notice.addresses, notice.secret, timeout_s=min(left_s, _REACH_S)))
+            except Unreachable as error:  # of an earlier job that crashed, perhaps; then it will be replaced
+                seen, refused = notice, error
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_S)
+    if seen is not None and refused is not None:
+        raise _unreachable(world.host, f"rank {members[0]} on {seen.host}", refused) from refused
+    raise StallError(
+        f"{world.host} did not see {path} within {deadline_s:g} s: rank {members[0]}, which writes it, did not call "
+        f"init(), or is on a host that does not share this directory. Rank {world.rank} cannot start without it.\nSet "
+        "HORA_RENDEZVOUS_DIR to a directory that all hosts share, or start the workers with hora run."
+    )
+
+
+def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+    """Through a Unix socket."""
     path = socket_path(world.job_key, members)
     if world.rank == members[0]:
-        if (old := _hubs.pop(members, None)) is not None:
-            old.close()
-        from hora.engine.hub import Hub  # most workers never run one
-
-        hub = _hubs[members] = Hub(world.size, host=world.host)
+        hub = _run_hub(world, members)
         try:
             hub.listen(path, len(members))
         except OSError as error:
@@ -206,7 +307,7 @@ def _open(sock: socket.socket, host_pid: int) -> Line:
 
 
 def _hub_lost(world: World, members: tuple[int, ...], error: WireError) -> PeerLostError:
-    if world.hub_fd >= 0:
+    if _given(world):
         return PeerLostError(f"the launcher is gone ({error}), so this worker cannot go on. End it.", host=world.host)
     text = f"rank {members[0]}, which the others meet at, is gone ({error}). Look at its output for the reason."
     return PeerLostError(text, rank=0, host=world.host, status=str(error))

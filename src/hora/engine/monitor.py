@@ -12,7 +12,7 @@ import time
 
 from hora.config.settings import Settings
 from hora.engine.backend import Backend
-from hora.engine.stall import Fail, StallWatch, warning_text
+from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, silence_text, warning_text
 from hora.engine.timeline import Timeline
 from hora.errors import HoraError
 
@@ -69,9 +69,15 @@ class Monitor:
                     _log.exception("the monitor stumbled; stalls are still watched for")
 
     def _look(self) -> None:
-        for action in self._stall.look(self._backend.snapshot()):
-            if isinstance(action, Fail):
-                self._backend.fail(action.pending, action.kind, action.text)
-                continue
-            stacks = {rank: self._backend.python_stack(rank, 1.0) for rank in action.missing[:4]}
-            _log.warning(warning_text(action, stacks, self._settings.stall_fail_s))
+        fail_s = self._settings.stall_fail_s
+        for action in self._stall.look(self._backend.snapshot(), time.monotonic()):
+            match action:
+                case Fail(pending=pending, kind=kind, text=text):
+                    self._backend.fail(pending, kind, text)
+                case GiveUp(rank=rank, status=status):
+                    self._backend.give_up(rank, status)
+                case Silence():
+                    _log.warning(silence_text(action, fail_s))
+                case Warn(missing=missing):
+                    stacks = {rank: self._backend.python_stack(rank, 1.0) for rank in missing[:4]}
+                    _log.warning(warning_text(action, stacks, fail_s))

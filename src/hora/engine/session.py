@@ -21,7 +21,8 @@ import msgspec
 
 from hora.config import env
 from hora.config.settings import Settings
-from hora.config.world import World, detect
+from hora.config.world import World, detect, places
+from hora.config.world import is_homogeneous as is_homogeneous_hosts
 from hora.engine.backend import Backend
 from hora.engine.core import Engine
 from hora.engine.meet import disconnect, meet
@@ -29,7 +30,7 @@ from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
-from hora.transport import shm
+from hora.transport import movers, shm
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -180,7 +181,7 @@ def mpi_built() -> bool:
 
 def mpi_enabled() -> bool:
     """Whether MPI carries data now."""
-    return False
+    return engine().transport.endswith("mpi")
 
 
 def gloo_built() -> bool:
@@ -275,9 +276,10 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
             segment.close()
     meeting = meet(world, settings, members, _generation)
     rank_, size_, peers = meeting.rank, meeting.size, meeting.peers
-    if size_ < world.size:  # a part of the launched world, which is a world of its own
+    hosts = [peer.host for peer in peers]
+    if size_ < world.size or len(set(hosts)) > 1:  # a part of the launched world, or more than its launcher could say
         world = msgspec.structs.replace(
-            world, rank=rank_, size=size_, local_rank=rank_, local_size=size_, cross_rank=0, cross_size=1
+            world, rank=rank_, size=size_, homogeneous=is_homogeneous_hosts(hosts), **places(hosts)[rank_]._asdict()
         )
     backend: Backend
     if meeting.transport == "shm":
@@ -285,10 +287,14 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
             backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
             os.close(meeting.segment_fd)
+        if movers.gpus_present():
+            from hora.engine import split, talk
+
+            backend = split.SplitBackend(backend, lambda: talk.start(meeting._replace(transport="gloo")))
     else:
         from hora.engine import talk
 
-        if rank_ == 0 and settings.transport == "auto" and (reason := shm.why_not()):
+        if rank_ == 0 and len(set(hosts)) == 1 and settings.transport == "auto" and (reason := shm.why_not()):
             _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
         backend = talk.start(meeting)
     return Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
@@ -342,3 +348,4 @@ def _at_exit() -> None:
         pass
     finally:
         disconnect()
+        movers.finish()

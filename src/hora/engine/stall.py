@@ -2,7 +2,8 @@
 
 A *deadlock* is certain: ranks whose every submitting thread waits inside Hora for operations that only each other
 could complete. It is reported within two seconds. A *stall* is only suspicious: a rank has not submitted what others
-wait for, and may rightly be saving a checkpoint. It is warned about, and fails after a bound.
+wait for, and may rightly be saving a checkpoint. It is warned about, and fails after a bound. So does *silence*: a rank
+has submitted, but is stopped or does not answer while the others wait for its part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hora.config.settings import Settings
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.explain import compact_ranks
 
-__all__ = ["Fail", "StallWatch", "Warn", "find_deadlock", "warning_text"]
+__all__ = ["Fail", "GiveUp", "Silence", "StallWatch", "Warn", "find_deadlock", "silence_text", "warning_text"]
 
 _DEADLOCK_S = 1.0  # operations younger than this may only look stuck: a peer may be just about to submit
 _WARN_AGAIN = 3  # warn after 1, 3, 9, … times the first delay
@@ -34,6 +35,20 @@ class Fail(NamedTuple):
     pending: Pending
     kind: str
     text: str
+
+
+class Silence(NamedTuple):
+    """Something to tell the user: this rank has not answered for ``age_s`` while others wait for it."""
+
+    state: RankState
+    age_s: float
+
+
+class GiveUp(NamedTuple):
+    """A verdict for ``Backend.give_up``."""
+
+    rank: int
+    status: str
 
 
 def find_deadlock(snapshot: Snapshot) -> tuple[Pending, ...]:
@@ -70,10 +85,12 @@ class StallWatch:
         self._rank, self._settings = rank, settings
         self._suspects: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
         self._warned: dict[tuple[str, tuple[int, ...]], float] = {}  # when next, in seconds of age
+        self._silent: dict[int, float] = {}  # since when
+        self._told: dict[int, float] = {}  # of which silence when next, in seconds of age
 
-    def look(self, snapshot: Snapshot) -> list[Warn | Fail]:
+    def look(self, snapshot: Snapshot, now: float = 0.0) -> list[Warn | Fail | Silence | GiveUp]:
         """Deadlocks are judged on two looks in a row; everybody judges, and the first verdict counts."""
-        actions: list[Warn | Fail] = []
+        actions: list[Warn | Fail | Silence | GiveUp] = []
         deadlock = [p for p in find_deadlock(snapshot) if p.age_s >= _DEADLOCK_S]
         suspects = frozenset((p.name, p.members) for p in deadlock)
         if suspects and suspects == self._suspects:
@@ -82,6 +99,7 @@ class StallWatch:
         self._suspects = suspects
         if self._settings.stall_check and not actions:
             actions += self._stalls(snapshot)
+            actions += self._silences(snapshot, now)
         return actions
 
     def _stalls(self, snapshot: Snapshot) -> list[Warn | Fail]:
@@ -100,6 +118,38 @@ class StallWatch:
             missing = tuple(sorted({rank for p in late for rank in p.missing}))
             actions.append(Warn(tuple(late), missing, max(p.age_s for p in late)))
         return actions
+
+    def _silences(self, snapshot: Snapshot, now: float) -> list[Silence | GiveUp]:
+        silent = {state.rank: state for state in snapshot.ranks if state.silent}
+        self._silent = {rank: self._silent.get(rank, now) for rank in silent}
+        self._told = {rank: when for rank, when in self._told.items() if rank in silent}
+        missing = {rank for p in snapshot.pending for rank in p.missing}  # of these the stalls tell
+        speaker = min((r.rank for r in snapshot.ranks if r.waiting_on and not r.silent), default=self._rank)
+        actions = list[Silence | GiveUp]()
+        for rank in silent.keys() - missing:
+            age_s, due_s = now - self._silent[rank], self._told.get(rank, self._settings.stall_warn_s)
+            if age_s >= self._settings.stall_fail_s > 0:
+                status = f"it has not answered for {age_s:.0f} s: it is stopped, or its host hangs"
+                actions.append(GiveUp(rank, status))
+            elif age_s >= due_s and self._rank == speaker:
+                self._told[rank] = due_s * _WARN_AGAIN
+                actions.append(Silence(silent[rank], age_s))
+        return actions
+
+
+def silence_text(silence: Silence, fail_s: float) -> str:
+    """What to print about a rank that does not answer.
+
+    >>> print(silence_text(Silence(RankState(3, 346, False, (), True), 20.0), 600.0))
+    rank 3 (pid 346) has not answered for 20 s, and others wait for its part of an operation.
+    It is stopped (kill -CONT 346 lets it go on), or its host hangs. It counts as dead after 600 s.
+    """
+    rank, pid = silence.state.rank, silence.state.pid
+    return (
+        f"rank {rank} (pid {pid}) has not answered for {silence.age_s:.0f} s, and others wait for its part of an "
+        f"operation.\nIt is stopped (kill -CONT {pid} lets it go on), or its host hangs. It counts as dead after "
+        f"{fail_s:g} s."
+    )
 
 
 def warning_text(warn: Warn, stacks: dict[int, str], fail_s: float) -> str:

@@ -1,10 +1,12 @@
-"""The message backend: agreement through the hub, data through any mover (Gloo; NCCL and MPI later).
+"""The message backend: agreement through the hub, data through any mover (Gloo, MPI, shared memory with either).
 
 Three threads besides the user's: the line's reads what the hub says, the *announcer* tells the hub what was submitted
 (after a short pause, so that operations submitted together are agreed on and fused together; a thread that waits
-announces at once), and the *carrier* does the agreed work. Only the carrier ever waits for another rank.
+announces at once), and the *carrier* does the agreed work. Only the carrier ever waits for another rank. Each of them
+is woken only for what it has to do.
 
 Whatever breaks, every wait ends: a death is told by the hub, and a mover that fails ends the generation on all ranks.
+When the generation ends early the mover is told, so that the carrier does not wait for those who will not come.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from itertools import islice
 
 from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
 from hora.engine.carry import carry_out
+from hora.engine.hierarchical import HierarchicalMover
 from hora.engine.line import python_stacks
 from hora.engine.meet import Meeting
 from hora.engine.negotiate import Ender, Negotiator, TalkTicket, Work, peer_lost, shut_down
 from hora.engine.request import Request
 from hora.errors import HorovodInternalError, PeerLostError, ShutDownError
 from hora.transport.base import Buffer, Mover
+from hora.transport.movers import make_mover, with_gpus
 from hora.wire.frame import WireError
-from hora.wire.messages import AnyMessage, Broken, Bye, LastWords, StateAsk, StateReply, Verdict
+from hora.wire.messages import AnyMessage, Broken, Bye, GivenUp, LastWords, Plan, StateAsk, StateReply, Verdict
 
 __all__ = ["TalkBackend", "start"]
 
@@ -34,19 +38,21 @@ _log = logging.getLogger("hora")
 _SLICE_S = 0.5  # waits are sliced so that Ctrl-C gets through
 _BLAME_S = 1.0  # when moving data fails, how long the hub gets to say who died
 _LEAVE_S = 10.0
+_FINISH_S = 1.0  # for work that is under way when everything ends
 _CLOSE_S = 5.0
 _SNAPSHOT_S = 3.0
 _WORDS_CHARACTERS = 8192
 
 
 def start(meeting: Meeting) -> TalkBackend:
-    """The message backend of a meeting, over Gloo."""
-    from hora.transport.gloo import GlooMover  # imports torch, which those who use another transport need not have
-
-    settings = meeting.settings
+    """The message backend of a meeting, over the transport that it agreed on."""
+    generation, rank, peers, settings = meeting.generation, meeting.rank, meeting.peers, meeting.settings
+    inside, _, between = meeting.transport.rpartition("+")
     store = _HubStore(meeting)
-    mover = GlooMover(meeting.rank, store, interface=settings.gloo_iface, timeout_s=settings.gloo_timeout_s)
-    backend = TalkBackend(meeting, mover)
+    mover = make_mover(between, rank, peers, store, settings)
+    if inside:
+        mover = HierarchicalMover(generation, rank, peers, store, settings, mover)
+    backend = TalkBackend(meeting, with_gpus(mover, rank, store, settings))
     store.ended = backend.over
     return backend
 
@@ -70,10 +76,13 @@ class TalkBackend:
 
     def __init__(self, meeting: Meeting, mover: Mover) -> None:
         self._meeting, self._line, self._mover = meeting, meeting.channel, mover
+        self.carries: tuple[str, ...] = getattr(mover, "carries", ())  # devices whose memory may be submitted
         self._generation, self._rank = meeting.generation, meeting.rank
         self._cycle_s = meeting.settings.cycle_time_ms / 1000
         self._negotiator = Negotiator(meeting.generation, meeting.rank, meeting.peers, self._ended)
-        self._moved = threading.Condition()  # guards the negotiator and everything below
+        lock = threading.RLock()  # guards the negotiator and everything below
+        self._moved = threading.Condition(lock)  # for those who wait for operations
+        self._to_announce, self._to_carry = threading.Condition(lock), threading.Condition(lock)
         self._announcing = threading.Lock()  # keeps messages in the order in which they were made
         self._submitters: set[int] = set()
         self._waiters: dict[int, tuple[str, tuple[int, ...]]] = {}  # by thread
@@ -96,7 +105,7 @@ class TalkBackend:
             ticket = self._negotiator.submit(request, inputs, outputs)
             self._note(What.SUBMITTED, ticket)
             if first:
-                self._moved.notify_all()
+                self._to_announce.notify()
         return ticket
 
     def done(self, ticket: TalkTicket) -> bool:
@@ -134,7 +143,7 @@ class TalkBackend:
             return Snapshot(-1, (), ())
         return Snapshot(
             reply.progress,
-            tuple(RankState(r.rank, r.pid, r.blocked, r.waiting_on) for r in reply.ranks),
+            tuple(RankState(r.rank, r.pid, r.blocked, r.waiting_on, r.silent) for r in reply.ranks),
             tuple(
                 Pending(p.name, p.members, {r: Request.decode(q) for r, q in p.requests.items()}, p.age_s, p.missing)
                 for p in reply.pending
@@ -145,6 +154,10 @@ class TalkBackend:
         verdict = Verdict(self._generation, pending.name, pending.members, pending.missing, kind, text)
         with contextlib.suppress(WireError):  # then everything fails anyway
             self._line.send(verdict)
+
+    def give_up(self, rank: int, status: str) -> None:
+        with contextlib.suppress(WireError):
+            self._line.send(GivenUp(self._generation, rank, status))
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
         if rank == self._rank:
@@ -188,12 +201,16 @@ class TalkBackend:
         with self._moved:
             already, self._closing = self._closing, True
             self._negotiator.end(shut_down)
-            self._moved.notify_all()
+            self._wake_all()
         if already:
             return
         self._line.unsubscribe()
         for thread in self._threads:  # one that is still inside the transport when Python ends could abort the process
-            thread.join(timeout=_CLOSE_S)
+            thread.join(timeout=_FINISH_S)
+        if any(thread.is_alive() for thread in self._threads):
+            self._mover.abort("Hora is being shut down on this rank")
+            for thread in self._threads:
+                thread.join(timeout=_CLOSE_S)
         self._mover.close()
 
     # ---- the announcer ----
@@ -202,7 +219,7 @@ class TalkBackend:
         while True:
             with self._moved:
                 while not self._negotiator.unsent and not self._closing:
-                    self._moved.wait()
+                    self._to_announce.wait()
                 if self._closing:
                     return
             time.sleep(self._cycle_s)
@@ -226,7 +243,7 @@ class TalkBackend:
         while True:
             with self._moved:
                 while not self._negotiator.work and not self._closing:
-                    self._moved.wait()
+                    self._to_carry.wait()
                 if not self._negotiator.work:
                     return
                 work = self._negotiator.work[0]
@@ -270,7 +287,15 @@ class TalkBackend:
             for work in islice(self._negotiator.work, known, None):
                 self._note(What.ARRIVED, *work.tickets)
                 self._note(What.AGREED, *work.tickets)
-            self._moved.notify_all()
+            if len(self._negotiator.work) > known:
+                self._to_carry.notify()
+            if self._negotiator.unsent:
+                self._to_announce.notify()
+            if not isinstance(message, Plan) or message.notices:  # what was only agreed on has yet to be done
+                self._moved.notify_all()
+            ended = not self._negotiator.left and self._negotiator.why_ended("") is not None
+        if ended:
+            self._mover.abort(str(self._negotiator.why_ended("")))
 
     def _lost(self, reason: str) -> None:
         """The hub is gone: with the rank that ran it, or with the launcher."""
@@ -283,7 +308,12 @@ class TalkBackend:
     def _end(self, end: Ender) -> None:
         with self._moved:
             self._negotiator.end(end)
-            self._moved.notify_all()
+            self._wake_all()
+        self._mover.abort(str(end("")))
+
+    def _wake_all(self) -> None:
+        for condition in (self._moved, self._to_announce, self._to_carry):
+            condition.notify_all()
 
     def _state(self, ask_id: int) -> StateReply:
         """Whether every thread that submits operations waits in here; threads that have ended do not count."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hora.errors import UsageError
+from hora.errors import UnsupportedError, UsageError
 from hora.ops.table import FLOATS, Collective
 from hora.transport.base import DType, ReduceOp
 
@@ -50,7 +50,7 @@ def reduction(
         op = _from_number(collective, op)
     if op not in collective.ops:
         allowed = ", ".join(_spelled(o) for o in sorted(collective.ops))
-        raise UsageError(
+        raise UnsupportedError(
             f"{collective.name}: op={_spelled(op)} is not one of {allowed}. Only these can be carried out on this"
             f" collective. Use one of them, or allreduce, which takes all."
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Buffer", "DType", "Kind", "Mover", "ReduceOp"]
+__all__ = ["Buffer", "DType", "KeyValue", "Kind", "Mover", "ReduceOp"]
 
 
 class Kind(enum.IntEnum):
@@ -77,6 +77,9 @@ _ITEMSIZE = (1, 1, 2, 4, 8, 2, 2, 4, 8, 1)
 class Buffer(NamedTuple):
     """Contiguous memory of one tensor; ``owner`` keeps it alive while an operation uses it.
 
+    Memory of another ``device`` than the host is only for movers that carry it, and the owner is the tensor itself;
+    ``ready`` is the event on that device after which it may be used.
+
     >>> import numpy
     >>> array = numpy.zeros((2, 3), dtype="float32")
     >>> Buffer(array.ctypes.data, DType.FLOAT32, array.shape, array).nbytes
@@ -87,6 +90,8 @@ class Buffer(NamedTuple):
     dtype: DType
     shape: tuple[int, ...]
     owner: object
+    device: str = "cpu"
+    ready: Any = None
 
     @property
     def elements(self) -> int:
@@ -100,11 +105,21 @@ class Buffer(NamedTuple):
         return self.elements * self.dtype.itemsize
 
 
+class KeyValue(Protocol):
+    """A store that all ranks of a generation share; by it movers find each other."""
+
+    def set(self, key: str, value: bytes) -> None: ...
+
+    def get(self, key: str, timeout_s: float) -> bytes | None:
+        """The value, once it is set; None if it is not in time."""
+
+
 class Mover(Protocol):
     """Moves bytes between the members of one process set; every method blocks until this rank's part is done.
 
-    ``members`` are global ranks in ascending order and this rank is one of them. Buffers are CPU memory.
-    ``contributors`` are the members that brought data: one that has joined brings none and passes no inputs or outputs.
+    ``members`` are global ranks in ascending order and this rank is one of them. Buffers are CPU memory, unless the
+    mover says in ``carries`` that it takes that of other devices too (``transport.nccl``). ``contributors`` are the
+    members that brought data: one that has joined brings none and passes no inputs or outputs.
     """
 
     def allreduce(
@@ -145,6 +160,9 @@ class Mover(Protocol):
         divisor: int,
     ) -> None:
         """Reduce, then keep only this rank's ``counts[i]`` elements."""
+
+    def abort(self, reason: str) -> None:
+        """Make an operation that is under way, and all later ones, raise soon. Called from another thread."""
 
     def close(self) -> None:
         """Free everything; safe to call twice and after a failure."""

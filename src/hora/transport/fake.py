@@ -158,6 +158,9 @@ class FakeMover:
         result = reduce_parts(parts, input.dtype, op, prescale, postscale, divisor)
         bytes_of(output)[:] = result.view("uint8")
 
+    def abort(self, reason: str) -> None:
+        self._closed = True
+
     def close(self) -> None:
         self._closed = True
 

@@ -311,6 +311,17 @@ class Channel:
                 raise WireClosed("the peer closed the connection")
         return self._received.popleft()
 
+    def prove(self, *, timeout_s: float) -> None:
+        """Wait until the peer has shown that it knows the secret; raises WireError if it does not."""
+        deadline = time.monotonic() + timeout_s
+        while not self._endpoint.proven:
+            self._poll(select.POLLIN, deadline, "sent nothing")
+            with self._writing:
+                self._received += self._endpoint.read()
+                self._flush(deadline)
+            if self._endpoint.ended:
+                raise WireClosed("the peer closed the connection")
+
     @property
     def buffered(self) -> bool:
         """Whether ``receive`` has something at hand that the socket no longer shows."""

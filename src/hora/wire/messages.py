@@ -13,8 +13,8 @@ from hora.config.settings import Settings
 from hora.wire.frame import WireError
 
 __all__ = [
-    "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "Hello", "Join",
-    "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused",
+    "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "GivenUp", "Hello",
+    "Join", "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused",
     "SnapshotAsk", "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply",
     "StoreSet", "Submit", "Verdict", "Welcome", "decode", "encode",
 ]  # fmt: skip
@@ -29,12 +29,16 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """One worker of a generation; ``launched_rank`` is its rank in the launched world, of which this may be a part."""
+    """One worker of a generation; ``launched_rank`` is its rank in the launched world, of which this may be a part.
+
+    ``address`` is the IP address by which workers on other hosts reach its host; empty if there are none.
+    """
 
     rank: int
     launched_rank: int
     pid: int
     host: str
+    address: str = ""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -44,7 +48,10 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True):
-    """A worker wants to be in a generation of ``members``, ranks of the launched world. The lowest's settings rule."""
+    """A worker wants to be in a generation of ``members``, ranks of the launched world. The lowest's settings rule.
+
+    ``core`` says whether it has the C core, without which it cannot use shared memory.
+    """
 
     rank: int
     size: int
@@ -52,10 +59,14 @@ class Hello(Message, frozen=True):
     host: str
     members: Members
     settings: Settings
+    core: bool = True
 
 
 class Welcome(Message, frozen=True):
-    """All members are here. With ``transport`` "shm" one file descriptor comes along."""
+    """All members are here. With ``transport`` "shm" one file descriptor comes along.
+
+    The others are "gloo" and "mpi", and "shm+gloo" and "shm+mpi": shared memory inside each host, the other between.
+    """
 
     rank: int
     peers: tuple[Peer, ...]
@@ -84,6 +95,13 @@ class Farewell(Message, frozen=True):
 class Broken(Message, frozen=True):
     """This worker lives but can no longer move data, so the generation is over."""
 
+    status: str
+
+
+class GivenUp(Message, frozen=True):
+    """Another worker is stopped, or hangs so that it does not answer, and has been waited for long enough."""
+
+    rank: int
     status: str
 
 
@@ -216,6 +234,7 @@ class RankReport(msgspec.Struct, frozen=True, array_like=True):
     pid: int
     blocked: bool
     waiting_on: tuple[tuple[str, Members], ...]
+    silent: bool = False
 
 
 class PendingOp(msgspec.Struct, frozen=True, array_like=True):
@@ -259,6 +278,7 @@ AnyMessage = (
     | Refused
     | Bye
     | Broken
+    | GivenUp
     | Farewell
     | Left
     | Died

@@ -1,0 +1,66 @@
+"""The notice by which workers on several hosts, started by something else than Hora, find their hub.
+
+A file that only this user can read, in a directory that the hosts share, under a name derived from the job and the
+members: where the hub listens, and the secret. It appears whole or not at all, and is removed when all have come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from hora.config.world import World
+from hora.errors import EnvironmentUnfit
+
+__all__ = ["Notice", "board"]
+
+
+class Notice(msgspec.Struct, frozen=True, array_like=True):
+    """Where a hub is: its host's name, for messages; its addresses, as ``host:port``; and what it wants to be shown."""
+
+    host: str
+    addresses: tuple[str, ...]
+    secret: bytes
+
+    def put_up(self, path: Path) -> None:
+        """Make it readable at ``path``; whatever was there before is replaced. Raises OSError."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{self.host}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(self))
+            file.flush()
+            os.fsync(file.fileno())  # a file server shows it to others only then
+        draft.rename(path)
+
+    @staticmethod
+    def read(path: Path) -> Notice | None:
+        """What is there; None if that is nothing, or nothing of this user's."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            os.listdir(path.parent)  # a file server's client may remember that the file was not there
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                about = os.fstat(file.fileno())
+                if about.st_uid == os.getuid() and not about.st_mode & 0o077:
+                    return msgspec.json.decode(file.read(), type=Notice)
+        return None
+
+
+def board(world: World, members: tuple[int, ...]) -> Path:
+    """Where the notice of these members is.
+
+    >>> one, other = (World(job_key=f"slurm-{job}", rendezvous_dir="/shared", size=2) for job in (7, 8))
+    >>> board(one, (0, 1)) == board(other, (0, 1))
+    False
+    """
+    if not world.job_key:
+        raise EnvironmentUnfit(
+            f"{world.size} workers of {world.launcher} are on several hosts ({world.local_size} on {world.host}), and "
+            "it tells them no name of their job by which they could find each other. Start them with hora run --on mpi."
+        )
+    digest = hashlib.blake2b(repr((world.job_key, members)).encode(), digest_size=12).hexdigest()
+    folder = Path(world.rendezvous_dir) if world.rendezvous_dir else Path.home() / ".cache" / "hora"
+    return folder / f"{digest}.hub"

@@ -1,0 +1,183 @@
+"""A mover over three primitives: exchange, gather and broadcast bytes. Gloo and MPI are such movers.
+
+They only move bytes; the arithmetic is ours (``transport.arithmetic``). An allreduce sends every rank its share of the
+vector from all others, reduces the share in rank order, and gathers the shares: as many bytes on the wire as a ring,
+but with every element type, half types summed in float32, and the same bits on every rank whether fused or not. Small
+vectors are gathered whole, which takes one exchange instead of two.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from hora.transport.arithmetic import Array, adasum, bytes_of
+from hora.transport.base import Buffer, DType, ReduceOp
+from hora.transport.kernels import reduce_parts
+
+__all__ = ["SMALL_BYTES", "ExchangeMover"]
+
+SMALL_BYTES = 16 * 2**10
+
+
+class ExchangeMover(ABC):
+    """The mover of one rank. Not thread-safe: one thread carries out all work, in the order all ranks keep."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._scratch: dict[str, Array] = {}
+
+    # ---- what a transport provides ----
+
+    @abstractmethod
+    def _exchange(
+        self, source: Array, sent: list[int], target: Array, received: list[int], ranks: tuple[int, ...]
+    ) -> None:
+        """Send ``sent[i]`` bytes to the i-th rank and receive ``received[i]`` from it."""
+
+    @abstractmethod
+    def _gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
+        """Concatenate what the ranks bring: the i-th brings ``sizes[i]`` bytes."""
+
+    @abstractmethod
+    def _broadcast(self, target: Array, position: int, ranks: tuple[int, ...]) -> None:
+        """Make every rank's ``target`` what it is on the rank at ``position``."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """See ``Mover``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See ``Mover``."""
+
+    # ---- what is made of it ----
+
+    def allreduce(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        *,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        members: tuple[int, ...],
+        contributors: tuple[int, ...],
+        divisor: int,
+    ) -> None:
+        if self._rank not in contributors:
+            return  # the result is for those who brought data
+        for dtype in dict.fromkeys(buffer.dtype for buffer in inputs):
+            sources = [buffer for buffer in inputs if buffer.dtype is dtype]
+            targets = [buffer for buffer in outputs if buffer.dtype is dtype]
+            total = sum(buffer.nbytes for buffer in sources)
+            if op is ReduceOp.ADASUM or total <= SMALL_BYTES or len(contributors) == 1:
+                self._reduce_whole(sources, targets, dtype, op, prescale, postscale, contributors, divisor)
+            else:
+                self._reduce_shares(sources, targets, dtype, op, prescale, postscale, contributors, divisor)
+
+    def allgather(self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]) -> None:
+        self._gather(bytes_of(input), bytes_of(output), list(nbytes), members)
+
+    def broadcast(self, buffer: Buffer, output: Buffer, *, root: int, members: tuple[int, ...]) -> None:
+        target = bytes_of(output)
+        if self._rank == root and buffer.address != output.address:
+            target[:] = bytes_of(buffer)
+        self._broadcast(target, members.index(root), members)
+
+    def alltoall(
+        self, input: Buffer, output: Buffer, *, sent: Sequence[int], received: Sequence[int], members: tuple[int, ...]
+    ) -> None:
+        self._exchange(bytes_of(input)[: sum(sent)], list(sent), bytes_of(output), list(received), members)
+
+    def reducescatter(
+        self,
+        input: Buffer,
+        output: Buffer,
+        *,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        counts: Sequence[int],
+        members: tuple[int, ...],
+        divisor: int,
+    ) -> None:
+        item, mine = input.dtype.itemsize, counts[members.index(self._rank)]
+        sent = [count * item for count in counts]
+        received = self._take_scratch("received", mine * item * len(members))
+        self._exchange(bytes_of(input), sent, received, [mine * item] * len(members), members)
+        parts = list(received.view(input.dtype.numpy).reshape(len(members), mine))
+        result = reduce_parts(parts, input.dtype, op, prescale, postscale, divisor)
+        bytes_of(output)[:] = result.view("uint8")
+
+    # ---- reducing ----
+
+    def _reduce_whole(
+        self, sources: Sequence[Buffer], targets: Sequence[Buffer], dtype: DType, op: ReduceOp, prescale: float,
+        postscale: float, ranks: tuple[int, ...], divisor: int,
+    ) -> None:  # fmt: skip
+        """Gather all vectors and reduce them here."""
+        packed = self._pack(sources, 0)
+        everything = self._take_scratch("received", packed.size * len(ranks))
+        self._gather(packed, everything, [packed.size] * len(ranks), ranks)
+        rows = everything.reshape(len(ranks), packed.size)
+        low = 0
+        for target in targets:
+            parts = [row[low : low + target.nbytes].view(dtype.numpy) for row in rows]
+            low += target.nbytes
+            if op is ReduceOp.ADASUM:
+                result = adasum(parts, dtype, prescale, postscale)
+            else:
+                result = reduce_parts(parts, dtype, op, prescale, postscale, divisor)
+            bytes_of(target)[:] = result.view("uint8")
+
+    def _reduce_shares(
+        self, sources: Sequence[Buffer], targets: Sequence[Buffer], dtype: DType, op: ReduceOp, prescale: float,
+        postscale: float, ranks: tuple[int, ...], divisor: int,
+    ) -> None:  # fmt: skip
+        """Every rank reduces its share of the vector; then the shares are gathered."""
+        count = sum(buffer.elements for buffer in sources)
+        share = -(-count // len(ranks)) * dtype.itemsize
+        alone = len(sources) == 1 and share * len(ranks) == sources[0].nbytes  # then nothing need be packed
+        packed = bytes_of(sources[0]) if alone else self._pack(sources, share * len(ranks))
+        received = self._take_scratch("received", packed.size)
+        shares = [share] * len(ranks)
+        self._exchange(packed, shares, received, shares, ranks)
+        parts = list(received.view(dtype.numpy).reshape(len(ranks), -1))
+        result = reduce_parts(parts, dtype, op, prescale, postscale, divisor).view("uint8")
+        if alone:
+            self._gather(result, bytes_of(targets[0]), shares, ranks)
+            return
+        self._gather(result, packed, shares, ranks)
+        low = 0
+        for target in targets:
+            bytes_of(target)[:] = packed[low : low + target.nbytes]
+            low += target.nbytes
+
+    def _gather_by_broadcasts(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
+        """``_gather`` for a transport that cannot do this one at once."""
+        low = 0
+        for position, size in enumerate(sizes):
+            part = target[low : low + size]
+            if ranks[position] == self._rank:
+                part[:] = source
+            self._broadcast(part, position, ranks)
+            low += size
+
+    def _pack(self, buffers: Sequence[Buffer], padded: int) -> Array:
+        """The buffers' bytes in a row, with zeros up to ``padded``."""
+        total = sum(buffer.nbytes for buffer in buffers)
+        packed = self._take_scratch("packed", max(total, padded))
+        low = 0
+        for buffer in buffers:
+            packed[low : low + buffer.nbytes] = bytes_of(buffer)
+            low += buffer.nbytes
+        packed[total:] = 0
+        return packed
+
+    def _take_scratch(self, name: str, nbytes: int) -> Array:
+        if name not in self._scratch or self._scratch[name].size < nbytes:
+            self._scratch[name] = np.empty(nbytes, dtype="uint8")
+        return self._scratch[name][:nbytes]

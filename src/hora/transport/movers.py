@@ -1,0 +1,61 @@
+"""Which mover a job uses between processes, by its name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from hora.config.settings import Settings
+from hora.transport.base import KeyValue, Mover
+from hora.wire.messages import Peer
+
+__all__ = ["finish", "gpus_present", "make_mover", "with_gpus"]
+
+
+def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings) -> Mover:
+    """The mover of this rank, one of ``peers`` (all ranks of the generation, in rank order).
+
+    ``kind`` is "gloo" or "mpi". Cheap: ranks connect when they first move data, each set of ranks for itself, so that
+    any part of the peers (the leaders of the hosts, say) can use it without the others taking notice. ``store`` is one
+    that all peers share; Gloo finds its ranks through it. Raises EnvironmentUnfit where this process cannot use it.
+
+    >>> make_mover("pigeon", 0, (), None, Settings())
+    Traceback (most recent call last):
+    ValueError: there is no mover called 'pigeon'
+    """
+    match kind:
+        case "gloo":
+            from hora.transport.gloo import GlooMover  # imports torch, which those who use another need not have
+
+            address, interface = peers[rank].address, settings.gloo_iface
+            return GlooMover(rank, store, address=address, interface=interface, timeout_s=settings.gloo_timeout_s)
+        case "mpi":
+            from hora.transport.mpi import MpiMover
+
+            return MpiMover(rank, [peer.launched_rank for peer in peers], timeout_s=settings.gloo_timeout_s)
+    raise ValueError(f"there is no mover called {kind!r}")
+
+
+def gpus_present() -> bool:
+    """Whether this process may use GPUs: torch is loaded and finds one."""
+    if "torch" not in sys.modules:
+        return False
+    from hora.transport import cuda
+
+    return cuda.device.present()
+
+
+def with_gpus(host: Mover, rank: int, store: KeyValue, settings: Settings) -> Mover:
+    """The mover, and in front of it NCCL for what lies on GPUs; the mover itself where there are none."""
+    if not gpus_present():
+        return host
+    from hora.transport.nccl import NcclMover
+
+    patience_s = settings.stall_fail_s or 86400.0  # that long an operation may wait on the GPU for what makes its data
+    return NcclMover(rank, host, store, timeout_s=patience_s, meet_s=settings.gloo_timeout_s)
+
+
+def finish() -> None:
+    """Let go of what outlives a generation (MPI): at the very end of the process, after Hora was shut down."""
+    if (mpi := sys.modules.get("hora.transport.mpi")) is not None:
+        mpi.finish()
