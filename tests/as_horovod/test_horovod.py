@@ -33,7 +33,7 @@ total = hvd.allreduce(torch.ones(3) * (hvd.rank() + 1), op=hvd.Sum)
 assert total.tolist() == [3.0] * 3, total
 assert synchronize(allreduce_async(torch.ones(2), name="a", op=Average)).tolist() == [1.0, 1.0]
 assert broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
-assert hvd.optimizer.DistributedOptimizer is DistributedOptimizer is hora.torch.DistributedOptimizer
+assert hvd.optimizer.DistributedOptimizer is DistributedOptimizer is hvd.DistributedOptimizer
 assert hvd.SyncBatchNorm is SyncBatchNorm is hvd.sync_batch_norm.SyncBatchNorm
 assert meant(None, None) is meant(Average, None) is Average
 fresh = torch.nn.Linear(2, 1)
@@ -97,6 +97,66 @@ last = hvd.broadcast(torch.tensor(hvd.rank()), root_rank=1, name="resume_from_ep
 print("trained", last)
 """
 
+# What Horovod's own test suite counts on, beyond what its documentation says.
+SUITE = """
+import torch
+import horovod.torch as hvd
+from horovod.runner.util.threads import in_thread
+
+seen = []
+in_thread(seen.append, (1,)).join()
+in_thread(seen.pop, (9,), silent=True).join()
+assert seen == [1]
+
+hvd.init()
+rank = hvd.rank()
+
+# Nothing has finished when it is first asked about, and everything has in the end.
+for start in (hvd.allreduce_async, hvd.mpi_ops.reducescatter_async):
+    handle = start(torch.ones(4))
+    assert not hvd.poll(handle)
+    hvd.barrier()
+    while not hvd.mpi_ops.poll(handle):
+        pass
+    assert hvd.synchronize(handle).max() == 1
+
+# An operation that a collective does not have is a RuntimeError there, and a ValueError here: it is both.
+for kind in (RuntimeError, ValueError, NotImplementedError):
+    try:
+        hvd.reducescatter(torch.ones(4), op=hvd.Adasum)
+    except kind as error:
+        assert "Adasum" in str(error)
+    else:
+        raise AssertionError(kind)
+
+# Objects pair, however many unnamed calls a rank has made before; also if their types differ.
+if rank == 0:
+    hvd.join()
+else:
+    try:
+        hvd.allgather(torch.ones(2))
+    except RuntimeError:
+        hvd.join()
+    else:
+        raise AssertionError
+assert hvd.allgather_object(rank or "zero") == ["zero", 1]
+assert hvd.broadcast_object("one" if rank else 0, root_rank=1) == "one"
+assert hvd.allgather_object(rank, name="ranks", process_set=hvd.global_process_set) == [0, 1]
+
+# The names of an optimizer's parameters: numbered without names, with and without Adasum.
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+groups = [{"params": net[0].parameters()}, {"params": net[1].parameters()}]
+for op in (hvd.Average, hvd.Adasum):
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), op=op)
+    names = optimizer._parameter_names
+    assert len(set(names.values())) == 4 and set(names) == set(net.parameters())
+    assert hvd.allgather_object(sorted(names.values()))[0] == sorted(names.values())
+    groups = [{"params": list(net.parameters())}]
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+assert optimizer._parameter_names[net[1].bias] == "1.bias"
+print("as the suite has it")
+"""
+
 ELASTIC = """
 import torch
 import horovod.torch as hvd
@@ -132,6 +192,12 @@ def test_training_as_horovods_examples_do_it() -> None:
     done = run_hora("run", "-np", "2", "--as-horovod", *python(TRAINING), timeout_s=90)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:trained 1", "[1]<stdout>:trained 1"]
+
+
+def test_what_horovods_own_tests_count_on() -> None:
+    done = run_hora("run", "-np", "2", "--as-horovod", *python(SUITE), timeout_s=90)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:as the suite has it" for rank in (0, 1)]
 
 
 def test_elastic_can_be_imported_and_is_refused() -> None:

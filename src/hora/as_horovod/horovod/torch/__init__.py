@@ -1,4 +1,4 @@
-"""``horovod.torch`` is ``hora.torch``."""
+"""``horovod.torch`` is ``hora.torch``, but for the few functions that its own modules here define."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import hora.torch as _hora
 from hora.torch import *  # noqa: F403
 
 from . import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm  # reached as attributes by scripts
+from .functions import allgather_object as allgather_object
+from .functions import broadcast_object as broadcast_object
 from .functions import broadcast_optimizer_state as broadcast_optimizer_state
+from .mpi_ops import poll as poll
+from .optimizer import DistributedOptimizer as DistributedOptimizer
 
 __all__ = [*_hora.__all__, "compression", "elastic", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import hora.torch as _hora
-from hora.torch import ProcessSet, allgather_object, broadcast_object, broadcast_parameters, global_process_set
+from hora.torch import ProcessSet, broadcast_parameters, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+# Horovod names objects after their types, so that they pair however many unnamed calls each rank has made before. One
+# name for all types does the same, and pairs ranks whose types differ.
+_OBJECT = "object"
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """As in Hora; without a name all calls are one operation, repeated."""
+    return _hora.broadcast_object(obj, root_rank, name or _OBJECT, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """As in Hora; without a name all calls are one operation, repeated."""
+    return _hora.allgather_object(obj, name or _OBJECT, process_set)
 
 
 def broadcast_optimizer_state(

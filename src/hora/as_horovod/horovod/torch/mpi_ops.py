@@ -19,6 +19,7 @@ from ..common.util import (
 )
 
 _basics = HorovodBasics()
+_asked = 0  # the youngest handle that poll() was asked about; handles are numbered
 
 
 class _ReduceOps:
@@ -28,6 +29,21 @@ class _ReduceOps:
 
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_ReduceOps)
+
+
+def poll(handle: int) -> bool:  # type: ignore[no-redef]  # instead of Hora's
+    """Whether the operation has finished; False when a new handle is first asked about.
+
+    In Horovod nothing is finished before its background thread's next cycle, and there are scripts that take True at
+    once for a sign that the call was not asynchronous. Hora may well be done by then.
+    """
+    global _asked
+    done = _hora.poll(handle)
+    if handle <= _asked:
+        return done
+    _asked = handle
+    return False
+
 
 __all__ = [
     *_hora.__all__,
