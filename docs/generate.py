@@ -1,4 +1,5 @@
-"""Writes the parts of the documentation that are tables in the code: environment variables and collectives.
+"""Writes the parts of the documentation that are tables in the code: environment variables, collectives,
+the options of ``hora submit`` and the scripts it prints.
 
     python docs/generate.py            rewrite what stands between the markers
     python docs/generate.py --check    change nothing; exit 1 if that would have changed something
@@ -9,9 +10,13 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import click
 
 from hora.config import env
 from hora.ops.table import TABLE, Collective
@@ -54,7 +59,43 @@ def _markdown(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|")
 
 
-PARTS: dict[str, Callable[[], str]] = {"environment": environment, "collectives": collectives}
+def submit() -> str:
+    """Every option of ``hora submit``, from the command itself."""
+    from hora.cli.submit import submit as command
+
+    rows = ["| option | meaning |", "| --- | --- |"]
+    for option in command.params:
+        if isinstance(option, click.Option):
+            value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"
+            names = ", ".join(f"`{name}`" for name in option.opts)
+            default = f" Default: {option.default}." if option.show_default else ""
+            meaning = f"{option.help}{default}".replace("|", "\\|")
+            shown = f"{names}{f' `{value.strip()}`' if value else ''}".replace("|", "\\|")
+            rows.append(f"| {shown} | {meaning} |")
+    return "\n" + "\n".join(rows) + "\n\n"
+
+
+JOB = """hora submit --scheduler slurm --nodes 2 --tasks-per-node 4 --time 2h --venv venv --dry-run \\
+    python train.py --epochs 10"""
+LONG_JOB = """hora submit --scheduler slurm --nodes 2 --tasks-per-node 4 --cpus-per-task 7 --gpus-per-node 4 --mem 0 \\
+    --time 12h --partition gpu --exclusive --module cuda --venv venv --stage /scratch/imagenet.tar --requeue \\
+    --dry-run python train.py --data '{stage}/imagenet'"""
+
+
+def _printed(command: str) -> str:
+    """A command of ours, and what it prints."""
+    words = shlex.split(command.replace("\\\n", " "))
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True)
+    return f"\n```console\n$ {command}\n```\n\n```bash\n{done.stdout}```\n\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "environment": environment,
+    "collectives": collectives,
+    "submit": submit,
+    "job": lambda: _printed(JOB),
+    "longjob": lambda: _printed(LONG_JOB),
+}
 
 
 def filled(page: str) -> str:

@@ -35,7 +35,7 @@ def test_every_signal_has_words() -> None:
     for number in signal.valid_signals():
         assert f"signal {int(number)}" in how_it_ended(-number)
         assert exit_code(-number) == 128 + number
-        title, lines = explain(ending(0, -number), [ending(0, -number)], Tail(), None)
+        title, lines = explain(ending(0, -number), [ending(0, -number)], Tail())
         assert f"signal {int(number)}" in lines[0] and "failed" in title
 
 
@@ -62,17 +62,18 @@ def test_nobody_failed() -> None:
 
 
 def test_out_of_memory_is_said_as_surely_as_it_is_known() -> None:
-    killed = ending(0, -9)
-    assert "probably out of memory" in explain(killed, [killed], Tail(), None)[1][0]
-    assert "out of memory (the kernel killed 2" in explain(killed, [killed], Tail(), 2)[1][0]
-    assert "by someone" in explain(killed, [killed], Tail(), 0)[1][0]
+    for oom_kills, said in (
+        (None, "probably out of memory"),
+        (2, "out of memory (the kernel killed 2"),
+        (0, "by someone"),
+    ):
+        killed = ending(0, -9)._replace(oom_kills=oom_kills)
+        assert said in explain(killed, [killed], Tail())[1][0]
 
 
 def test_a_long_traceback_is_shown_from_its_start() -> None:
     frames = "".join(f'  File "deep.py", line {n}, in f\n' for n in range(200))
-    lines = explain(ending(0, 1), [ending(0, 1)], tail(f"Traceback (most recent call last):\n{frames}E: end\n"), None)[
-        1
-    ]
+    lines = explain(ending(0, 1), [ending(0, 1)], tail(f"Traceback (most recent call last):\n{frames}E: end\n"))[1]
     assert "Traceback (most recent call last):" in lines
     assert "E: end" in lines
     assert any("left out" in line for line in lines)
@@ -80,7 +81,7 @@ def test_a_long_traceback_is_shown_from_its_start() -> None:
 
 
 def test_without_an_exception_the_last_lines_of_both_streams() -> None:
-    lines = explain(ending(0, 4), [ending(0, 4)], tail("".join(f"line {n}\n" for n in range(100)), "stdout"), None)[1]
+    lines = explain(ending(0, 4), [ending(0, 4)], tail("".join(f"line {n}\n" for n in range(100)), "stdout"))[1]
     assert lines[-1] == "line 99" and "line 80" in lines and "line 79" not in lines
 
 
@@ -101,3 +102,19 @@ def test_box_on_a_terminal() -> None:
     stream = Terminal()
     show("rank 0 failed", ["[bold]not markup[/bold]"], stream)
     assert "rank 0 failed" in stream.getvalue() and "[bold]not markup[/bold]" in stream.getvalue()
+
+
+def test_a_lost_host_is_named_with_all_its_ranks() -> None:
+    why = "h has not answered for 10 s (10.0.0.2): the host is down, or the link to it is"
+    lost = [ending(rank, 3)._replace(lost=why) for rank in (2, 3)]
+    others = [ending(0, 1)._replace(host="h1"), ending(1, -15, stopped=True)._replace(host="h1")]
+    title, lines = explain(lost[0], [*lost, *others], Tail())
+    assert title == "host h was lost"
+    assert lines[0].startswith(why) and "ranks 2, 3 ran there" in lines
+    assert "rank 0 exit code 1; rank 1 stopped by Hora" in lines[-1]
+
+
+def test_an_mpirun_that_does_not_say_who_failed() -> None:
+    unknown = ending(-1, 4)._replace(host="MPICH", pid=1)
+    title, lines = explain(unknown, [unknown], Tail())
+    assert title == "the job failed" and "MPICH does not say which rank failed, exit code 4" in lines[0]

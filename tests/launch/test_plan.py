@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.config.world import detect
-from hora.errors import EnvironmentUnfit, UsageError
+from hora.errors import UsageError
 from hora.launch.hosts import Host
-from hora.launch.plan import make_plan, require_this_host, threads_per_worker
+from hora.launch.plan import make_plan, shares
 
 HOSTS = st.lists(st.integers(min_value=1, max_value=6), min_size=1, max_size=5).map(
     lambda slots: [Host(f"h{index}", count) for index, count in enumerate(slots)]
@@ -50,13 +50,11 @@ def test_no_workers(np: int) -> None:
         make_plan([Host("localhost", 4)], np)
 
 
-def test_other_hosts_are_refused_only_if_used() -> None:
-    hosts = [Host("localhost", 2), Host("node7.invalid", 2)]
-    require_this_host(make_plan(hosts, 2))
-    with pytest.raises(EnvironmentUnfit, match=r"node7\.invalid is not this machine.*not available yet"):
-        require_this_host(make_plan(hosts, 3))
-
-
-def test_threads() -> None:
-    assert threads_per_worker({}, 10_000) == 1
-    assert threads_per_worker({"OMP_NUM_THREADS": "3"}, 1) is None
+@given(HOSTS, st.integers(min_value=1, max_value=30))
+def test_shares_hold_every_worker_once(hosts: list[Host], np: int) -> None:
+    plan = make_plan(hosts, min(np, sum(host.slots for host in hosts)))
+    parts = shares(plan, "job")
+    assert [task.rank for share in parts for task in share.tasks] == list(range(plan.size))
+    assert [share.host for share in parts] == [host.name for host in plan.hosts]
+    assert len({share.cookie for share in parts}) == len(parts), "what one host leaves behind is not another's"
+    assert all(task.environment["HORA_HOSTNAME"] == share.host for share in parts for task in share.tasks)

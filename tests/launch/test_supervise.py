@@ -208,6 +208,26 @@ time.sleep(60)
     assert out.count("saved") == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_workers_helpers_live_until_it_has_saved(number: signal.Signals, start: Start) -> None:
+    """A data loader's processes would die of the signal at once, and the checkpoint with them."""
+    program = f"""
+import os, signal, subprocess, sys, time
+helper = subprocess.Popen([sys.executable, "-c", "print(input(), flush=True)"], stdin=subprocess.PIPE, text=True)
+def save(*_):
+    helper.communicate("saved with help", timeout=20)
+    sys.exit(0)
+signal.signal({int(number)}, save)
+print("JOB", os.environ["HORA_JOB"], flush=True)
+time.sleep(60)
+"""
+    launcher = start("run", "-np", "2", *python(program))
+    job_of(launcher, 2)
+    launcher.send_signal(number)
+    assert finish(launcher).count("saved with help") == 2
+    assert launcher.returncode == 0
+
+
 def test_sigusr1_reaches_the_workers_and_ends_nothing(start: Start) -> None:
     program = """
 import os, signal, time

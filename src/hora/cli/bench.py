@@ -24,6 +24,10 @@ WORKERS = click.option("-np", "--num-proc", "np", type=click.IntRange(1), defaul
 JSON = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
 )
+WORKERS_OR_SLOTS = click.option(
+    "-np", "--num-proc", "np", type=click.IntRange(1), help="Workers.  [default: 2; with --hosts, all their slots]"
+)
+HOSTS = click.option("-H", "--hosts", metavar="h1:2,h2:2", help="Measure between these hosts.  [default: this one]")
 TRAIN_ROUND_S = 0.6  # two steps of the slowest network: a turn begins with the caches full of another contender's
 AGAINST = click.option(
     "--against",
@@ -52,32 +56,37 @@ def bench() -> None:
 
 
 @bench.command()
-@WORKERS
+@WORKERS_OR_SLOTS
 @AGAINST
+@HOSTS
 @click.option("--sizes", help="Bytes that each worker brings, such as 4,64K,16MB.  [default: 4 bytes to 64 MB]")
 @_rounds(21)
 @JSON
-def allreduce(np: int, against: str | None, sizes: str | None, rounds: int, json_file: Path | None) -> None:
+def allreduce(
+    np: int | None, against: str | None, hosts: str | None, sizes: str | None, rounds: int, json_file: Path | None
+) -> None:
     """One tensor, summed in place, from 4 bytes to 64 MB."""
     from hora.lab.bench.plan import DEFAULT_SIZES, Plan, parse_size
 
     chosen = tuple(parse_size(size) for size in sizes.split(",")) if sizes else DEFAULT_SIZES
-    _collective(Plan(bench="allreduce", contenders=(), sizes=chosen, rounds=rounds), np, against, json_file)
+    plan = Plan(bench="allreduce", contenders=(), sizes=chosen, rounds=rounds)
+    _collective(plan, np, against, hosts, json_file)
 
 
 @bench.command()
-@WORKERS
+@WORKERS_OR_SLOTS
 @AGAINST
+@HOSTS
 @_rounds(21)
 @JSON
-def gradients(np: int, against: str | None, rounds: int, json_file: Path | None) -> None:
+def gradients(np: int | None, against: str | None, hosts: str | None, rounds: int, json_file: Path | None) -> None:
     """The 161 gradients of ResNet-50, submitted asynchronously.
 
     Hora gets them in a different order on every worker; Gloo in the same order; MPI as one flat buffer.
     """
     from hora.lab.bench.plan import Plan
 
-    _collective(Plan(bench="gradients", contenders=(), rounds=rounds), np, against, json_file)
+    _collective(Plan(bench="gradients", contenders=(), rounds=rounds), np, against, hosts, json_file)
 
 
 @bench.command()
@@ -109,24 +118,40 @@ def train(np: int, models: str | None, against: str | None, rounds: int, json_fi
 
 
 @bench.command()
-@WORKERS
+@WORKERS_OR_SLOTS
+@HOSTS
 @_rounds(7)
 @JSON
-def launch(np: int, rounds: int, json_file: Path | None) -> None:
-    """What importing hora.torch adds to importing torch, and what `hora run` adds to starting processes."""
+def launch(np: int | None, hosts: str | None, rounds: int, json_file: Path | None) -> None:
+    """What importing hora.torch adds to importing torch, and what `hora run` adds to starting processes.
+
+    With --hosts: what starting a program on them takes, by ssh, beside mpirun.
+    """
     from hora.lab.bench import launching
 
-    _conclude(json_file, lambda progress: launching.measure(np, rounds, _shown_command(), progress))
+    workers, shown = np or _slots(hosts), _shown_command()
+    if hosts is None:
+        _conclude(json_file, lambda progress: launching.measure(workers, rounds, shown, progress))
+    else:
+        _conclude(json_file, lambda progress: launching.measure_hosts(hosts, workers, rounds, shown, progress))
 
 
-def _collective(plan: Plan, np: int, against: str | None, json_file: Path | None) -> None:
+def _slots(hosts: str | None) -> int:
+    """How many workers these hosts take; two if there are none."""
+    from hora.launch.hosts import parse_hosts
+
+    return 2 if hosts is None else sum(host.slots for host in parse_hosts(hosts))
+
+
+def _collective(plan: Plan, np: int | None, against: str | None, hosts: str | None, json_file: Path | None) -> None:
     import msgspec
 
     from hora.lab.bench import drive
 
-    contenders, notes = drive.choose(_peers(against))
+    workers = np or _slots(hosts)
+    contenders, notes = drive.choose(_peers(against), hosts)
     plan = msgspec.structs.replace(plan, contenders=contenders)
-    _conclude(json_file, lambda progress: drive.measure(plan, np, _shown_command(), notes, progress))
+    _conclude(json_file, lambda progress: drive.measure(plan, workers, _shown_command(), notes, progress, hosts))
 
 
 def _peers(against: str | None) -> tuple[str, ...] | None:

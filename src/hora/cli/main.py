@@ -20,8 +20,11 @@ __all__ = ["main"]
 # name: (module, what the list of commands says). The module offers the click command under the same name.
 _COMMANDS = {
     "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
+    "submit": ("hora.cli.submit", "Write a job script for Slurm or PBS, and submit it."),
     "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
     "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),
+    "doctor": ("hora.cli.doctor", "Find out what works on this machine, and how to fix what does not."),
+    "env": ("hora.cli.env", "Show versions, machine and variables, for a bug report."),
 }
 
 

@@ -32,7 +32,8 @@ _HINTS: dict[int, str] = {
 
 
 class Ending(NamedTuple):
-    """How one worker ended. ``stopped`` means that Hora had asked it to."""
+    """How one worker ended. ``stopped`` means that Hora had asked it to; ``lost`` that nobody saw its end, and why;
+    ``oom_kills`` how often its host's kernel killed for want of memory meanwhile, None if it does not say."""
 
     rank: int
     host: str
@@ -42,10 +43,17 @@ class Ending(NamedTuple):
     stopped: bool
     cpu_s: float
     peak_bytes: int
+    oom_kills: int | None = None
+    lost: str = ""
 
     @property
     def failed(self) -> bool:
         return self.returncode != 0
+
+    @property
+    def how(self) -> str:
+        """In words, without guessing at the cause."""
+        return self.lost or how_it_ended(self.returncode)
 
 
 def exit_code(returncode: int) -> int:
@@ -58,7 +66,7 @@ def exit_code(returncode: int) -> int:
 
 
 def how_it_ended(returncode: int) -> str:
-    """In words, without guessing at the cause.
+    """An exit code in words.
 
     >>> how_it_ended(3), how_it_ended(-11)
     ('exit code 3', 'signal 11 (SIGSEGV)')
@@ -96,9 +104,13 @@ def out_of_memory_kills() -> int | None:
         return None
 
 
-def explain(first: Ending, endings: Sequence[Ending], tail: Tail, oom_kills: int | None) -> tuple[str, list[str]]:
-    """A title and the lines under it. ``oom_kills``: how many the kernel did during the job, None if unknown."""
-    lines = [f"host {first.host}, pid {first.pid}, {_cause(first, oom_kills)}, after {first.seconds:.1f} s"]
+def explain(first: Ending, endings: Sequence[Ending], tail: Tail) -> tuple[str, list[str]]:
+    """A title and the lines under it."""
+    if first.lost:
+        return _explain_loss(first, endings)
+    process = f", pid {first.pid}" if first.pid else ""
+    where = f"host {first.host}{process}" if first.rank >= 0 else f"{first.host} does not say which rank failed"
+    lines = [f"{where}, {_cause(first)}, after {first.seconds:.1f} s"]
     others = [ending for ending in endings if ending.rank != first.rank]
     if others:
         lines.append("the others: " + _others(others))
@@ -107,7 +119,8 @@ def explain(first: Ending, endings: Sequence[Ending], tail: Tail, oom_kills: int
         lines += ["", "its last lines:", *words]
     else:
         lines += ["", "it printed nothing"]
-    return f"rank {first.rank} failed first" if others else f"rank {first.rank} failed", lines
+    who = f"rank {first.rank}" if first.rank >= 0 else "the job"
+    return f"{who} failed first" if others else f"{who} failed", lines
 
 
 def show(title: str, lines: Sequence[str], stream: TextIO) -> None:
@@ -127,8 +140,18 @@ def show(title: str, lines: Sequence[str], stream: TextIO) -> None:
     stream.flush()
 
 
-def _cause(ending: Ending, oom_kills: int | None) -> str:
-    text = how_it_ended(ending.returncode)
+def _explain_loss(first: Ending, endings: Sequence[Ending]) -> tuple[str, list[str]]:
+    gone = [ending for ending in endings if ending.host == first.host and ending.lost]
+    others = [ending for ending in endings if ending not in gone]
+    ranks = ", ".join(str(ending.rank) for ending in sorted(gone))
+    lines = [f"{first.lost}, after {first.seconds:.1f} s", f"{'rank' if len(gone) == 1 else 'ranks'} {ranks} ran there"]
+    if others:
+        lines.append("the others: " + _others(others))
+    return f"host {first.host} was lost", lines
+
+
+def _cause(ending: Ending) -> str:
+    text, oom_kills = how_it_ended(ending.returncode), ending.oom_kills
     if ending.returncode >= 0:
         return text
     if ending.returncode == -signal.SIGKILL:
@@ -149,7 +172,7 @@ def _others(endings: Sequence[Ending]) -> str:
     """
     alike: dict[str, list[int]] = {}
     for ending in sorted(endings):
-        ended = "stopped by Hora" if ending.stopped else how_it_ended(ending.returncode)
+        ended = "stopped by Hora" if ending.stopped and not ending.lost else ending.how
         how = ended if ending.failed else "finished"
         alike.setdefault(how, []).append(ending.rank)
     parts = []

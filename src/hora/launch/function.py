@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
 from hora.launch import callee, failure
-from hora.launch.hosts import read_hosts
+from hora.launch.job import Job, Verdict
 from hora.launch.output import Console
-from hora.launch.plan import make_plan, require_this_host, threads_per_worker
-from hora.launch.supervise import Job, Verdict, supervise
+from hora.launch.pick import pick
+from hora.launch.supervise import supervise
+from hora.launch.ways import make_way
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -83,9 +83,18 @@ def run(
     if np is not None and num_proc is not None and np != num_proc:
         raise UsageError(f"np={np} and num_proc={num_proc} are two names of one number. Give one of them.")
     wanted = np if np is not None else num_proc
-    found = read_hosts(hosts, hostfile, wanted)
-    plan = make_plan(found, sum(host.slots for host in found) if wanted is None else wanted)
-    require_this_host(plan)
+    choice = pick(
+        environ(), np=1 if wanted is None and not (hosts or hostfile) else wanted, hosts=hosts, hostfile=hostfile
+    )
+    plan = choice.plan
+    names = [network_interfaces] if isinstance(network_interfaces, str) else [*(network_interfaces or ())]
+    way = make_way(
+        choice.on,
+        interfaces=[*names, *([network_interface] if network_interface else [])],
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+        export=tuple(env or ()),
+    )
 
     settings = {"START_TIMEOUT": start_timeout, "TRANSPORT": "gloo" if use_gloo else None}
     environment = {
@@ -93,24 +102,23 @@ def run(
         **{f"HORA_{name}": str(value) for name, value in settings.items() if value is not None},
         **(env or {}),
     }
-    if threads := threads_per_worker(environment, plan.size):
-        environment["OMP_NUM_THREADS"] = str(threads)
 
     answers = [bytearray() for _ in plan.workers]
-    with _call(func, tuple(args), dict(kwargs or {})) as call_fd:
-        verdict = supervise(
-            Job(
-                plan=plan,
-                command=(executable or sys.executable, callee.__file__, str(call_fd)),
-                environment=environment,
-                console=Console.of_streams(sys.stdout, sys.stderr),
-                prefix=plan.size > 1,
-                output_directory=Path(output_filename) if output_filename else None,
-                inherit=(call_fd,),
-                on_answer=lambda rank, data: answers[rank].extend(data),
-                say=_say if verbose else lambda line: None,
-            )
+    verdict = supervise(
+        Job(
+            plan=plan,
+            way=way,
+            command=(executable or sys.executable, callee.__file__),
+            environment=environment,
+            console=Console.of_streams(sys.stdout, sys.stderr),
+            prefix=plan.size > 1,
+            output_directory=Path(output_filename) if output_filename else None,
+            call=_call(func, tuple(args), dict(kwargs or {})),
+            on_answer=lambda rank, data: answers[rank].extend(data),
+            say=_say if verbose else lambda line: None,
+            announce=(lambda line: None) if verbose else _say,
         )
+    )
     return _results(verdict, answers)
 
 
@@ -118,9 +126,8 @@ def _say(line: str) -> None:
     print(f"hora: {line}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[int]:
-    """A descriptor of a nameless file that holds the call."""
+def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The call, as workers read it."""
     try:
         import cloudpickle
     except ImportError:
@@ -135,11 +142,8 @@ def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
                 f"{func!r} cannot be sent to the workers: {error}. Something it uses holds a lock, a file or a "
                 "connection; create that inside the function instead."
             ) from error
-    with tempfile.TemporaryFile() as file:
-        # Workers must find the same modules, wherever this process found them.
-        file.write(callee.frame({"path": [os.path.abspath(entry) for entry in sys.path]}, body))
-        file.flush()
-        yield file.fileno()
+    # Workers must find the same modules, wherever this process found them.
+    return callee.frame({"path": [os.path.abspath(entry) for entry in sys.path]}, body)
 
 
 @contextlib.contextmanager
@@ -192,7 +196,7 @@ def _results(verdict: Verdict, answers: Sequence[bytearray]) -> list[Any]:
         trace = json.loads(head)["traceback"]
         with contextlib.suppress(Exception):  # its class may not exist here; the text says it all
             cause = cloudpickle.loads(body)
-    title, lines = failure.explain(first, verdict.endings, verdict.tails[first.rank], verdict.oom_kills)
+    title, lines = failure.explain(first, verdict.endings, verdict.tails[first.rank])
     text = f"{title}: {lines[0]}\n\n{trace}" if trace else "\n".join([f"{title}: {lines[0]}", *lines[1:]])
     error = WorkersFailed(text, exit_code=verdict.exit_code, rank=first.rank)
     raise error from (cause if isinstance(cause, BaseException) else None)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hora.errors import UsageError
+from hora.launch.nodelist import expand, split
 
 __all__ = ["Host", "is_here", "parse_hostfile", "parse_hosts", "read_hosts"]
 
 # A name as DNS, /etc/hosts and cluster managers write it, or an IPv4 address.
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+
+_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 
 class Host(NamedTuple):
@@ -27,11 +30,13 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
     >>> parse_hosts("h1:2,h2")
     (Host(name='h1', slots=2), Host(name='h2', slots=1))
+    >>> parse_hosts("h[1-2]:4")
+    (Host(name='h1', slots=4), Host(name='h2', slots=4))
     """
-    found = []
-    for part in text.split(","):
+    found: list[Host] = []
+    for part in split(text):
         name, colon, slots = part.strip().partition(":")
-        found.append(_host(name, slots if colon else "1", f"host {part.strip()!r} in {text!r}"))
+        found += _hosts(name, slots if colon else "1", f"host {part.strip()!r} in {text!r}")
     return _merged(found)
 
 
@@ -42,7 +47,7 @@ def parse_hostfile(text: str, origin: str = "host file") -> tuple[Host, ...]:
     >>> parse_hostfile("# mine\\n\\nh1 slots=2 max_slots=4\\nh2\\nh2   # again\\nh3:4\\n")
     (Host(name='h1', slots=2), Host(name='h2', slots=2), Host(name='h3', slots=4))
     """
-    found = []
+    found: list[Host] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
@@ -55,7 +60,7 @@ def parse_hostfile(text: str, origin: str = "host file") -> tuple[Host, ...]:
             if not equals:
                 raise UsageError(f"{where}: {word!r} is not understood. Write 'host slots=N', one host a line.")
             settings[key] = value
-        found.append(_host(name, settings.get("slots", slots if colon else "1"), where))
+        found += _hosts(name, settings.get("slots", slots if colon else "1"), where)
     if not found:
         raise UsageError(f"{origin} names no host, so there is nowhere to start workers. Add a line 'host slots=N'.")
     return _merged(found)
@@ -89,16 +94,21 @@ def is_here(name: str) -> bool:
     """
     if name == "localhost" or name.startswith("127."):
         return True
+    if _ADDRESS.fullmatch(name):
+        import psutil  # slow to import
+
+        return any(name == entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
     mine = socket.gethostname()
     return name == mine or name.partition(".")[0] == mine.partition(".")[0]
 
 
-def _host(name: str, slots: str, where: str) -> Host:
-    if not _NAME.fullmatch(name):
+def _hosts(name: str, slots: str, where: str) -> list[Host]:
+    names = expand(name) if "[" in name else (name,)
+    if not all(map(_NAME.fullmatch, names)):
         raise UsageError(f"{where}: {name!r} is not a host name. Write 'h1:2,h2:4', or 'h1 slots=2' in a file.")
     if not (slots.isascii() and slots.isdigit()) or int(slots) == 0:
         raise UsageError(f"{where}: {slots!r} is not a number of slots. Write a whole number, at least 1.")
-    return Host(name, int(slots))
+    return [Host(name, int(slots)) for name in names]
 
 
 def _merged(hosts: list[Host]) -> tuple[Host, ...]:

@@ -22,6 +22,8 @@ from hora.launch import guardian
 
 __all__ = ["Guardian", "Process", "wait_handle"]
 
+_FOR_THE_LEADER = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def wait_handle(pid: int) -> int | None:
     """A descriptor that becomes readable when the process ends, or None where the kernel has none."""
@@ -76,7 +78,7 @@ class Process:
         """Reap it if it has ended, keeping what it used."""
         if self._popen.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             # What it leaves in its group ends with it, and now: once it is reaped, the number may become another's.
-            self.send(signal.SIGTERM)
+            self._send_group(signal.SIGTERM)
             _, status, self.usage = os.wait4(self.pid, 0)
             self._popen.returncode = os.waitstatus_to_exitcode(status)
             self.ended = time.monotonic()
@@ -89,6 +91,15 @@ class Process:
             self.handle = None
 
     def send(self, number: int) -> None:
+        """Signal the worker: alone, if it may want to save its state first, and needs its helpers for that (the workers
+        of a data loader would die at once); with its whole group, if it is to end or stop, or was interrupted."""
+        if number in _FOR_THE_LEADER and self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+        else:
+            self._send_group(number)
+
+    def _send_group(self, number: int) -> None:
         """Signal the whole group, while its leader is known to be alive or unreaped."""
         if self._popen.returncode is None:
             try:

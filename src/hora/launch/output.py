@@ -6,6 +6,7 @@ watch over their lives. A pipe that a daemon still holds after the job has ended
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -147,36 +148,50 @@ class Pump(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
-        self._open = 0
-        self._finishing = threading.Event()
+        os.set_blocking(self._wake_w, False)
+        self._put: deque[Callable[[], None]] = deque()
+        self._finishing = False
 
     def add(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
-        """Take over a pipe's reading end. Only before ``start``."""
-        self._selector.register(fd, selectors.EVENT_READ, (take, close))
-        self._open += 1
+        """Take over a pipe's reading end."""
+        self.put(lambda: self._register(fd, take, close))
 
-    def finish(self) -> None:
-        """The job is over: read what is left, then end the thread and close everything."""
-        self._finishing.set()
-        os.write(self._wake_w, b"x")
+    def put(self, action: Callable[[], None]) -> None:
+        """Have this done in the pump's thread, after what was put before."""
+        self._put.append(action)
+        with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
+            os.write(self._wake_w, b"x")
+
+    def finish(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """The job is over: read what is left, then end the thread and close everything. ``meanwhile`` is called again
+        and again until that is done."""
+        self._finishing = True
+        self.put(lambda: None)
+        while meanwhile is not None and self.is_alive():
+            meanwhile()
         self.join()
         os.close(self._wake_r)
         os.close(self._wake_w)
         self._selector.close()
 
     def run(self) -> None:
-        while self._open:
-            ready = self._selector.select(_QUIET_S if self._finishing.is_set() else None)
-            if not ready and self._finishing.is_set():
+        while not self._finishing or self._put or len(self._selector.get_map()) > 1:
+            ready = self._selector.select(_QUIET_S if self._finishing else None)
+            if not ready and self._finishing:
                 break
             for key, _ in ready:
                 if key.data is None:
-                    os.read(self._wake_r, 16)
+                    os.read(self._wake_r, 4096)
+                    while self._put:
+                        self._guarded(self._put.popleft())
                 elif not self._read(key):
                     self._close(key)
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._close(key)
+
+    def _register(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, (take, close))
 
     def _read(self, key: selectors.SelectorKey) -> bool:
         data = os.read(key.fd, _CHUNK_BYTES)
@@ -186,7 +201,6 @@ class Pump(threading.Thread):
 
     def _close(self, key: selectors.SelectorKey) -> None:
         self._selector.unregister(key.fd)
-        self._open -= 1
         self._guarded(key.data[1])
         os.close(key.fd)
 

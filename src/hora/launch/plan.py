@@ -5,16 +5,15 @@ A plan has exactly as many workers as were asked for. Hosts are filled in the or
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hora.config.world import Place, is_homogeneous, places
-from hora.errors import EnvironmentUnfit, UsageError
-from hora.launch.hosts import Host, is_here
+from hora.errors import UsageError
+from hora.launch.hosts import Host
+from hora.launch.orders import Share, Task
 
-__all__ = ["Plan", "Worker", "make_plan", "require_this_host", "threads_per_worker"]
+__all__ = ["Plan", "Worker", "make_plan", "shares"]
 
 
 class Worker(NamedTuple):
@@ -76,25 +75,21 @@ def make_plan(hosts: Sequence[Host], np: int) -> Plan:
     return Plan(used, workers, is_homogeneous(names))
 
 
-def require_this_host(plan: Plan) -> None:
-    """Refuse a plan with workers elsewhere."""
-    remote = [host.name for host in plan.hosts if not is_here(host.name)]
-    if remote:
-        verb = "is" if len(remote) == 1 else "are"
-        raise EnvironmentUnfit(
-            f"{', '.join(remote)} {verb} not this machine ({socket.gethostname()}), and remote hosts are not available "
-            "yet in this version. Run on this machine, or start the workers with mpirun or srun."
-        )
+def shares(plan: Plan, name: str) -> tuple[Share, ...]:
+    """What each host of the plan runs, for the job called ``name``.
 
-
-def threads_per_worker(env: Mapping[str, str], local_size: int) -> int | None:
-    """How many compute threads each worker should use, or None if the user has decided.
-
-    Frameworks take a thread per core by default; several workers on a host would then fight for the cores.
-
-    >>> threads_per_worker({"OMP_NUM_THREADS": "4"}, 2) is None
-    True
+    >>> [(share.host, [task.rank for task in share.tasks]) for share in shares(make_plan([Host("h1", 2)], 2), "job")]
+    [('h1', [0, 1])]
     """
-    if env.get("OMP_NUM_THREADS"):
-        return None
-    return max(1, len(os.sched_getaffinity(0)) // local_size)
+    return tuple(
+        Share(
+            host.name,
+            f"{name}.{index}",
+            tuple(
+                Task(worker.rank, worker.place.local_rank, worker.place.local_size, plan.environment(worker))
+                for worker in plan.workers
+                if worker.host == host.name
+            ),
+        )
+        for index, host in enumerate(plan.hosts)
+    )

@@ -1,0 +1,122 @@
+"""Workers on this host: inherited connections, no port, and the terminal for a worker that is alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hora.config import env
+from hora.launch import failure
+from hora.launch.crew import Crew, environment_of
+from hora.launch.job import Job
+from hora.launch.orders import Share
+from hora.launch.plan import shares
+from hora.launch.record import Record
+
+if TYPE_CHECKING:
+    from hora.engine.hub import Hub
+
+__all__ = ["Here"]
+
+
+class Here:
+    """The way to start workers on this host."""
+
+    name = "local"
+
+    def site(self, job: Job, record: Record, selector: selectors.BaseSelector) -> _Site:
+        return _Site(job, record, selector)
+
+    def preview(self, job: Job) -> list[str]:
+        share, before = _share(job), env.environ()
+        lines = []
+        for task in share.tasks:
+            environment = environment_of(
+                share, task, job.environment, {"HORA_HUB_FD": "<inherited>"}, job.threads_per_worker, job.bind
+            )
+            new = {name: value for name, value in environment.items() if before.get(name) != value}
+            shown = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(new.items()))
+            lines.append(f"rank {task.rank} on {share.host}: {shown} {shlex.join(job.command)}")
+        return lines
+
+
+def _share(job: Job) -> Share:
+    (share,) = shares(job.plan, job.name)
+    return Share(share.host, job.name, share.tasks)
+
+
+class _Site:
+    def __init__(self, job: Job, record: Record, selector: selectors.BaseSelector) -> None:
+        self._job = job
+        self.hub: Hub | None = None
+        self._sockets: dict[int, socket.socket] = {}  # our ends of the workers' connections, until the hub has them
+        self._has_terminal = False
+        self._crew = Crew(
+            _share(job),
+            selector,
+            record.take_pipe,
+            base=job.environment,
+            threads=job.threads_per_worker,
+            bind=job.bind,
+            say=job.say,
+        )
+
+    def start(self) -> None:
+        stdin = 0 if self._job.forward_stdin else subprocess.DEVNULL
+        self._crew.start(self._job.command, self._connect, call=self._job.call, stdin=stdin)
+        if self._job.forward_stdin:
+            self._has_terminal = self._crew.processes[0].take_terminal()
+        pids = ", ".join(str(process.pid) for process in self._crew.processes.values())
+        self._job.say(f"started {len(self._crew.processes)} workers: pid {pids}")
+        self._open_hub()
+
+    def _connect(self, rank: int, theirs: contextlib.ExitStack) -> tuple[Sequence[int], Mapping[str, str]]:
+        self._sockets[rank], their_end = socket.socketpair()
+        theirs.enter_context(their_end)
+        return [their_end.fileno()], {"HORA_HUB_FD": str(their_end.fileno())}
+
+    def _open_hub(self) -> None:
+        from hora.engine.hub import Hub  # imported while the workers start up: it costs them nothing
+
+        self.hub = Hub(len(self._sockets), host=self._job.plan.workers[0].host)
+        for rank in list(self._sockets):
+            self.hub.add_worker(rank, self._sockets.pop(rank))
+
+    def step(self) -> list[failure.Ending]:
+        endings = self._crew.reap()
+        self._follow_a_stop()
+        return endings
+
+    def running(self) -> Mapping[int, str]:
+        return {rank: f"pid {process.pid}" for rank, process in self._crew.running().items()}
+
+    def send(self, number: signal.Signals) -> None:
+        self._crew.send(number)
+
+    def patience_s(self) -> float:
+        # Nothing wakes us at a stop, nor, without pidfds, at a death: then look often.
+        return 60.0 if self._crew.woken and not self._has_terminal else 0.1
+
+    def close(self) -> None:
+        self._crew.end()
+        if self._has_terminal:
+            self._crew.processes[0].return_terminal()
+        for unused in self._sockets.values():
+            unused.close()
+        if self.hub is not None:
+            self.hub.close()
+        self._crew.close()
+
+    def _follow_a_stop(self) -> None:
+        """Ctrl-Z stopped the worker that has the terminal: stop too, so that the shell gets it back."""
+        if self._has_terminal and self._crew.processes[0].stopped():
+            self._crew.processes[0].return_terminal()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._crew.processes[0].take_terminal()

@@ -1,0 +1,165 @@
+"""What launcher and agents say to each other: one struct each, msgpack in authenticated frames.
+
+The whole order (:class:`Bootstrap`) comes to an agent on its standard input, which ssh encrypts and no process list
+shows; over the connection that the agent then opens go only signs of life, output, signals and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hora.launch import failure
+from hora.wire.frame import WireError
+
+__all__ = [
+    "AGENT_SAYS", "Beat", "Bootstrap", "Done", "End", "Ended", "FromAgent", "FromLauncher", "Go", "Output", "Ready",
+    "Refused", "Share", "Signal", "Started", "Taken", "Task", "encode", "read_agent", "read_launcher",
+]  # fmt: skip
+
+
+AGENT_SAYS = "hora-agent: "  # begins what an agent has to say on its standard error
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """One worker: its rank, its place on its host, and the variables that tell it."""
+
+    rank: int
+    local_rank: int
+    local_size: int
+    environment: Mapping[str, str]
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one host runs. ``cookie`` marks its processes: it is this host's alone, for two names may be one machine."""
+
+    host: str
+    cookie: str
+    tasks: tuple[Task, ...]
+
+
+class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an agent needs to know: where the launcher is, the job's secret, and what to run.
+
+    An agent that was given several shares (srun hands the same input to all) takes the one of its host.
+    """
+
+    addresses: tuple[str, ...]
+    hub_addresses: tuple[str, ...]
+    secret: bytes
+    shares: tuple[Share, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    call: bytes | None
+    threads_per_worker: int | None
+    bind: bool
+    connect_s: float
+    silence_s: float
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+# ---- both ways ----
+
+
+class Beat(_Message, frozen=True):
+    """A sign of life."""
+
+
+# ---- from the launcher ----
+
+
+class Go(_Message, frozen=True):
+    """All agents are there: start the workers."""
+
+
+class Signal(_Message, frozen=True):
+    """For every worker. After SIGSTOP the launcher may be stopped itself, and its silence means nothing."""
+
+    number: int
+
+
+class Taken(_Message, frozen=True):
+    """So many bytes of output have been written; as many more may come."""
+
+    size: int
+
+
+class End(_Message, frozen=True):
+    """Kill what is left, send what is left, and leave."""
+
+
+# ---- from an agent ----
+
+
+class Ready(_Message, frozen=True):
+    """This host is connected."""
+
+    host: str
+
+
+class Refused(_Message, frozen=True):
+    """This host cannot do it."""
+
+    text: str
+
+
+class Started(_Message, frozen=True):
+    """The workers run; their processes, in the order of the tasks."""
+
+    pids: tuple[int, ...]
+
+
+class Output(_Message, frozen=True):
+    """A piece of a stream; an empty one is its end."""
+
+    rank: int
+    stream: str
+    data: bytes
+
+
+class Ended(_Message, frozen=True):
+    """A worker has ended."""
+
+    ending: failure.Ending
+
+
+class Done(_Message, frozen=True):
+    """Nothing of the job is left on this host."""
+
+
+FromLauncher = Beat | Go | Signal | Taken | End
+FromAgent = Beat | Ready | Refused | Started | Output | Ended | Done
+
+_encoder = msgspec.msgpack.Encoder()
+_from_launcher: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
+_from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+
+
+def encode(message: _Message | Bootstrap) -> bytes:
+    """As bytes.
+
+    >>> read_agent(encode(Started((7, 8))))
+    Started(pids=(7, 8))
+    """
+    return _encoder.encode(message)
+
+
+def read_launcher(payload: bytes) -> FromLauncher:
+    """A message of the launcher; WireError if it is none."""
+    try:
+        return _from_launcher.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the launcher's message cannot be read: {error}") from None
+
+
+def read_agent(payload: bytes) -> FromAgent:
+    """A message of an agent; WireError if it is none."""
+    try:
+        return _from_agent.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the agent's message cannot be read: {error}") from None

@@ -1,0 +1,128 @@
+"""``hora submit`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.launch.jobs import clean_environment, hora
+from tests.launch.submit.stubs import Stubs
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Stubs:
+    stubs = Stubs(tmp_path / "stubs")
+    stubs.add("sbatch", 'echo $((40 + $(wc -l <"$RECORDS/sbatch")))\n')
+    return stubs
+
+
+def submit(cluster: Stubs, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = {"PATH": f"{cluster.programs}:/usr/bin:/bin", "RECORDS": str(cluster.records)}
+    return subprocess.run(
+        hora("submit", *arguments), env=clean_environment(**place), cwd=cluster.programs.parents[1],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+def test_a_job(cluster: Stubs, tmp_path: Path) -> None:
+    done = submit(
+        cluster, "--scheduler", "slurm", "--nodes", "2", "--tasks-per-node=4", "--venv", "none",
+        "--json", "out/job.json", "--", "python", "train.py", "--lr", "0.1", "--help",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "41\n"), done.stderr
+    assert "2 x 4 workers; output in logs/train-2x4-41.log" in done.stderr
+    script = (tmp_path / "train.sbatch").read_text()
+    assert "hora run -np 8 --" in script and "command=(python train.py --lr 0.1 --help)" in script
+    assert "# Written by: hora submit --scheduler slurm --nodes 2" in script
+    assert json.loads((tmp_path / "out" / "job.json").read_text()) == {
+        "scheduler": "slurm",
+        "script": "train.sbatch",
+        "jobs": [
+            {
+                "id": "41",
+                "command": ["sbatch", "--parsable", "train.sbatch"],
+                "after": None,
+                "output": "logs/train-2x4-41.log",
+            }
+        ],
+    }
+
+
+def test_a_dry_run_leaves_no_trace(cluster: Stubs, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    done = submit(cluster, "--scheduler", "slurm", "--chain", "2", "--dry-run", "python", "train.py", "--dry-run")
+    assert done.returncode == 0 and done.stdout.startswith("#!/bin/bash\n#SBATCH ")
+    assert "hora submit --scheduler slurm --chain 2 python train.py --dry-run\n" in done.stdout
+    assert "'--dependency=afterok:<job 1>'" in done.stderr
+    assert cluster.calls("sbatch") == [] and sorted(tmp_path.iterdir()) == before
+
+
+def test_the_environment_hora_runs_in_is_the_jobs(cluster: Stubs) -> None:
+    import sys
+
+    done = submit(cluster, "--scheduler", "pbs", "--dry-run", "x")
+    here = Path(sys.prefix)
+    assert (f"source {here}/bin/activate" in done.stdout) == (here / "bin" / "activate").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--scheduler lsf x", "lsf"),
+        ("--scheduler slurm", "no command"),
+        ("--scheduler slurm --nodes 0 x", "--nodes"),
+        ("--scheduler slurm --time soon x", "soon"),
+        ("--scheduler slurm --mem much x", "much"),
+        ("--scheduler slurm --requeue --signal KILL@3 x", "KILL@3"),
+        ("--scheduler slurm --stage set.tar x", "{stage}"),
+        ("--scheduler pbs --qos high x", "--qos"),
+        ("--scheduler slurm --dance x", "--dance"),
+    ],
+)
+def test_wrong_usage(cluster: Stubs, arguments: str, named: str) -> None:
+    done = submit(cluster, *arguments.split())
+    assert done.returncode == 2 and named in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 3 and not done.stdout
+
+
+def test_the_scheduler_is_the_one_that_is_here(cluster: Stubs) -> None:
+    done = submit(cluster, "--dry-run", "x")
+    assert done.stdout.startswith("#!/bin/bash\n#SBATCH")
+    (cluster.programs / "sbatch").rename(cluster.programs / "gone")
+    (cluster.programs / "qsub").rename(cluster.programs / "gone too")
+    done = subprocess.run(
+        hora("submit", "--dry-run", "x"), env=clean_environment(PATH="/nonexistent"), capture_output=True, text=True,
+        timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 2 and "neither sbatch nor qsub" in done.stderr
+
+
+@pytest.mark.parametrize("trouble", ["missing", "refusing"])
+def test_no_scheduler_and_a_script_that_is_kept(cluster: Stubs, tmp_path: Path, trouble: str) -> None:
+    if trouble == "refusing":
+        cluster.add("qsub", "echo 'qsub: Unknown queue' >&2; exit 170\n")
+    else:
+        (cluster.programs / "qsub").unlink()
+    done = submit(cluster, "--scheduler", "pbs", "-q", "x", "python", "train.py")
+    assert done.returncode == 3 and "train.pbs" in done.stderr and "Traceback" not in done.stderr
+    assert ("Unknown queue" if trouble == "refusing" else "not found") in done.stderr
+    assert (tmp_path / "train.pbs").read_text().startswith("#!/bin/bash")
+
+
+def test_a_script_of_the_users_is_left_alone(cluster: Stubs, tmp_path: Path) -> None:
+    (tmp_path / "mine.sh").write_text("mine")
+    done = submit(cluster, "--scheduler", "slurm", "--script", "mine.sh", "x")
+    assert done.returncode == 2 and (tmp_path / "mine.sh").read_text() == "mine"
+
+
+def test_the_scripts_on_the_page_are_what_the_commands_print(cluster: Stubs) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "slurm.md").read_text()
+    shown = re.findall(r"^```console\n\$ hora submit ([^`]*)^```\n+```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) >= 2
+    for command, script in shown:
+        done = submit(cluster, *shlex.split(command.replace("\\\n", " ")))
+        assert done.returncode == 0 and done.stdout == script, command
