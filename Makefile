@@ -4,6 +4,7 @@
 #   make test     `make check`, then the whole test suite
 #   make check    lint, types, layers
 #   make bench    measures Hora beside its peers and puts the numbers into the README
+#   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
 #   make clean    removes everything that the above made
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 python 2>/dev/null))
@@ -17,9 +18,10 @@ CREATED   := $(VENV)/.created
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 INSTALLED := $(VENV)/.installed
+MPICH     := $(VENV)-mpich/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types layers bench clean
+.PHONY: help demo test check lint types layers bench bench-hosts clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,10 +46,18 @@ $(INSTALLED): pyproject.toml setup.py $(wildcard native/*.c native/*.h native/pr
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
+# MPICH for the tests, beside $(VENV), which has Open MPI. Everything else is taken from $(VENV).
+$(MPICH): requirements/mpich.txt | $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(@D)
+	$(PIP) --python $(@D)/bin/python install --quiet -r requirements/mpich.txt
+	@site='import sysconfig; print(sysconfig.get_path("purelib"))' && echo "import site; site.addsitedir('$$($(BIN)/python \
+	    -c "$$site")')" > "$$($(@D)/bin/python -c "$$site")/everything-else.pth"
+	@touch $@
+
 demo: $(RUN_READY) $(INSTALLED)
 	@$(BIN)/python examples/demo.py
 
-test: check
+test: check $(MPICH)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: lint types layers
@@ -70,7 +80,13 @@ bench: $(DEV_READY) $(INSTALLED)
 	$(BIN)/hora bench launch -np 2 --json bench/results/launch-2.json
 	$(BIN)/python bench/readme.py
 
+bench-hosts: $(DEV_READY) $(INSTALLED)
+	$(BIN)/python -m tests.cluster --rate 1gbit \
+	    hora bench allreduce -H h1:2,h2:2 --sizes 4K,1M,64M --json bench/results/hosts-4.json
+	$(BIN)/python -m tests.cluster hora bench launch -H h1:2,h2:2 --json bench/results/hosts-launch.json
+	$(BIN)/python bench/readme.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/hora/transport/_core.so src/hora/transport/_alloc.so
+	rm -rf $(VENV) $(VENV)-mpich build dist src/*.egg-info src/hora/transport/_core.so src/hora/transport/_alloc.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,104 @@
+"""``hora submit`` with a real Slurm: jobs run, follow one another, and go on where they were interrupted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.hosts import ROOT, Cluster
+from tests.cluster.slurm import Job, Slurm
+from tests.cluster.watch import WORKER, assert_right
+from tests.launch.jobs import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+
+JOB_S = 100.0
+EXAMPLE = ROOT / "examples" / "preemptible.py"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(two_hosts: Cluster) -> Iterator[None]:
+    yield
+    two_hosts.wait_until_gone(str(WORKER))
+    two_hosts.wait_until_gone(str(EXAMPLE))
+
+
+def submit(slurm: Slurm, place: Path, *arguments: str | Path) -> list[Job]:
+    """Jobs as their numbers are printed, one a line; their output goes to files in ``place``."""
+    command = [sys.executable, "-m", "hora", "submit", "--scheduler", "slurm", "-o", f"{place}/%j.log"]
+    done = slurm.cluster.login.run([*command, *map(str, arguments)], 30, cwd=place)
+    assert done.returncode == 0, done.stdout
+    numbers = [int(number) for number in re.findall(r"^(\d+)$", done.stdout, re.MULTILINE)]
+    return [Job(slurm, number, place / f"{number}.log") for number in numbers]
+
+
+def test_a_job_on_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    [job] = submit(slurm, tmp_path, "--nodes", "2", "--tasks-per-node", "2", "--time", "5m", "python", WORKER, "right")
+    output = job.wait(JOB_S)
+    assert_right(output)
+    assert job.exit_code == 0, output
+
+
+def test_staged_data_is_on_every_node(two_hosts: Cluster, slurm: Slurm, tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    data.write_text("forty-two")
+    script = tmp_path / "read.py"
+    script.write_text(
+        "import sys, socket; print(socket.gethostname(), open(sys.argv[1]).read(), sys.argv[1], flush=True)"
+    )
+    what = ["--nodes", "2", "--tasks-per-node", "2", "--stage", data, "python", script, "{stage}/data.txt"]
+    [job] = submit(slurm, tmp_path, *what)
+    output = job.wait(JOB_S)
+    read = re.findall(r"(h\d) forty-two (\S+)", output)
+    assert sorted(host for host, _ in read) == ["h1", "h1", "h2", "h2"], output
+    assert all(path != str(data) for _, path in read), output
+    for host in two_hosts.hosts:
+        assert not (host.root / read[0][1].lstrip("/")).exists(), "the staged data was not removed"
+
+
+def test_a_chain_runs_one_after_the_other(slurm: Slurm, tmp_path: Path) -> None:
+    script = tmp_path / "link.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "log = pathlib.Path(sys.argv[1])\n"
+        "with log.open('a') as file: print(*sys.argv[2:], file=file)\n"
+    )
+    log = tmp_path / "log"
+    what = ["--chain", "3", "--epochs-per-job", "2", "--checkpoint-arg", "--resume last", "python", script, log]
+    jobs = submit(slurm, tmp_path, *what, "{job}", "{epochs}")
+    assert len(jobs) == 3
+    for job in jobs:
+        output = job.wait(2 * JOB_S)
+        assert job.exit_code == 0, output
+    assert log.read_text().splitlines() == ["1 2", "2 4 --resume last", "3 6 --resume last"]
+
+
+def test_a_failed_job_ends_its_chain(slurm: Slurm, tmp_path: Path) -> None:
+    first, second = submit(slurm, tmp_path, "--chain", "2", "python", "-c", "import sys; sys.exit(5)")
+    first.wait(JOB_S)
+    assert first.exit_code == 5
+    assert second.wait(JOB_S) == "" and second.state in ("CANCELLED", "GONE")
+
+
+@pytest.mark.parametrize("to", [["--batch"], []], ids=["script", "steps"])
+def test_an_interrupted_job_is_requeued_and_goes_on(slurm: Slurm, tmp_path: Path, to: list[str]) -> None:
+    """Warned as sbatch's --signal=B:USR1 does it, which is what the script asks for, and as --signal=USR1 does."""
+    steps = 1500
+    saved = tmp_path / "saved.pt"
+    command = ["python", EXAMPLE, "--steps", str(steps), "--every", "50", "--checkpoint", saved]
+    what = ["--nodes", "2", "--tasks-per-node", "2", "--time", "30m", "--requeue", *command]
+    [job] = submit(slurm, tmp_path, *what)
+    try:
+        wait_until(lambda: saved.exists() or job.state not in ("PENDING", "RUNNING"), JOB_S, "the first checkpoint")
+        job.signal("USR1", *to)
+        job.wait_for("leaves after step", JOB_S)
+        output = job.wait(2 * JOB_S)
+    finally:
+        job.cancel()
+    left = re.findall(r"<stdout>:rank \d leaves after step (\d+)", output)
+    assert len(left) == 4 and len(set(left)) == 1, output  # all ranks at the same step
+    assert f"starting at step {left[0]}" in output, output
+    assert f"finished {steps} steps" in output and job.exit_code == 0, output
