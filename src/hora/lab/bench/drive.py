@@ -52,6 +52,7 @@ __all__ = [
     "machine",
     "measure",
     "missing",
+    "mpirun_command",
 ]
 
 PEERS = ("gloo", "mpi")
@@ -88,14 +89,22 @@ def missing(peer: str) -> str:
     return ""
 
 
-def choose(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]:
+def choose(against: tuple[str, ...] | None, hosts: str | None = None) -> tuple[tuple[str, ...], list[str]]:
     """The contenders to measure and remarks on those left out. Peers asked for by name must be there.
+
+    Between hosts the network is the limit: there is no tensor that all share, but there is something to compress.
 
     >>> choose(())
     (('hora', 'hora_shared', 'memcpy'), [])
+    >>> choose((), "h1:2,h2:2")
+    (('hora', 'hora_bf16'), [])
     """
-    peers, notes = _present(PEERS, against)
-    kept = {"hora", "hora_shared", "memcpy", *peers}
+    if hosts is None:
+        peers, notes = _present(PEERS, against)
+        kept = {"hora", "hora_shared", "memcpy", *peers}
+    else:
+        peers, notes = _present(("gloo",), against)
+        kept = {"hora", "hora_bf16", *peers}
     return tuple(key for key in CONTENDERS if key in kept), notes
 
 
@@ -153,16 +162,23 @@ def disturbance() -> list[str]:
     return [f"before the run other programs used {busy:.0f} % of the processor: repeat it on a quiet machine"]
 
 
-def _launch_command(plan: Plan, np: int, arguments: list[str]) -> list[str]:
+def _launch_command(plan: Plan, np: int, hosts: str | None, arguments: list[str]) -> list[str]:
     worker = [sys.executable, "-m", "hora.lab.bench.worker", *arguments]
     if "horovod" in plan.contenders:  # which Hora understands, but not the other way round
         return [horovodrun() or "horovodrun", "-np", str(np), *worker]
+    if hosts is not None:
+        return [*hora_command(), "run", "-np", str(np), "-H", hosts, *worker]
     if "mpi" not in plan.contenders:
         return [*hora_command(), "run", "-np", str(np), *worker]
+    return [*mpirun_command(np), *worker]
+
+
+def mpirun_command(np: int) -> list[str]:
+    """How to start ``np`` processes with ``mpirun``, without it choosing cores for them."""
     command = [mpirun() or "mpirun", "-np", str(np), "--oversubscribe", "--bind-to", "none"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.insert(1, "--allow-run-as-root")
-    return [*command, *worker]
+    return command
 
 
 def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None]) -> None:
@@ -202,18 +218,24 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def measure(plan: Plan, np: int, shown_command: str, notes: list[str], progress: Callable[[str], None]) -> Result:
-    """Run the plan on ``np`` workers and merge their reports."""
+def measure(
+    plan: Plan, np: int, shown_command: str, notes: list[str], progress: Callable[[str], None], hosts: str | None = None
+) -> Result:
+    """Run the plan on ``np`` workers and merge their reports.
+
+    With ``hosts`` they write to the current directory, which all of them must see, instead of to a temporary one.
+    """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     disturbed = disturbance()
     env = dict(environ())
-    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: Gloo's own choice may be an interface that leads nowhere
+    if hosts is None:
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # for DDP: its own choice may be an interface that leads nowhere
     env["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory(prefix="hora-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="hora-bench-", dir=None if hosts is None else Path.cwd()) as name:
         folder = Path(name)
         plan_file = folder / "plan.json"
         plan_file.write_bytes(msgspec.json.encode(plan))
-        _run(_launch_command(plan, np, [str(plan_file), str(folder)]), env, progress)
+        _run(_launch_command(plan, np, hosts, [str(plan_file), str(folder)]), env, progress)
         files = [folder / f"rank-{rank}.json" for rank in range(np)]
         reports = [msgspec.json.decode(file.read_bytes(), type=RankReport) for file in files]
     versions = {"hora": __version__, **reports[0].versions}

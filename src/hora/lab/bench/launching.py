@@ -1,7 +1,8 @@
 """What Hora costs before anything is computed: importing it, and starting a job with it.
 
 Both are measured from outside, on fresh processes, with and without Hora by turns. What Hora *adds* is the median of
-the differences within a round, which is steadier than the difference of two medians.
+the differences within a round, which is steadier than the difference of two medians. On several hosts there is no
+"without", so the peer is ``mpirun``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from datetime import UTC, datetime
 from hora import __version__
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, WorkersFailed
-from hora.lab.bench.drive import disturbance, hora_command, machine
+from hora.lab.bench.drive import disturbance, hora_command, machine, missing, mpirun_command
 from hora.lab.bench.plan import Result, Row, cell
 
-__all__ = ["LABELS", "measure"]
+__all__ = ["HOST_LABELS", "LABELS", "measure", "measure_hosts"]
 
 LABELS = {"bare": "without Hora", "hora": "with Hora", "added": "added by Hora"}
+HOST_LABELS = {"mpi": "mpirun", "hora": "hora run"}
 START_TIMEOUT_S = 120.0
 
 IMPORT = """
@@ -65,7 +67,11 @@ def _bare_processes(np: int) -> float:
 
 def _hora_run(np: int) -> float:
     """Seconds for `hora run` of a script that calls ``init`` and ends."""
-    command = [*hora_command(), "run", "-np", str(np), sys.executable, "-c", EMPTY_JOB]
+    return _to_its_end([*hora_command(), "run", "-np", str(np), sys.executable, "-c", EMPTY_JOB])
+
+
+def _to_its_end(command: list[str]) -> float:
+    """Seconds that a command takes."""
     start = time.perf_counter()
     done = subprocess.run(
         command, env=dict(environ()), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=START_TIMEOUT_S
@@ -73,8 +79,8 @@ def _hora_run(np: int) -> float:
     seconds = time.perf_counter() - start
     if done.returncode != 0:
         raise WorkersFailed(
-            f"`hora run -np {np}` of an empty script failed with exit code {done.returncode}, so there is nothing to "
-            f"time. It said:\n{done.stdout}{done.stderr}",
+            f"`{' '.join(command)}` failed with exit code {done.returncode}, so there is nothing to time. It said:\n"
+            f"{done.stdout}{done.stderr}",
             exit_code=done.returncode,
         )
     return seconds
@@ -119,6 +125,35 @@ def measure(np: int, rounds: int, shown_command: str, progress: Callable[[str], 
         machine=machine(),
         versions={"hora": __version__, "torch": str(torch.__version__)},
         labels=dict(LABELS),
+        notes=notes,
+        started=started,
+    )
+
+
+def measure_hosts(hosts: str, np: int, rounds: int, shown_command: str, progress: Callable[[str], None]) -> Result:
+    """Time starting an empty program on several hosts to its end, by turns with ``mpirun`` where that is installed."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    notes = disturbance()
+    program = [sys.executable, "-c", "pass"]
+    commands = {"hora": [*hora_command(), "run", "-np", str(np), "-H", hosts, *program]}
+    if reason := missing("mpi"):
+        notes.append(f"mpirun was not measured: {reason}")
+    else:
+        commands["mpi"] = [*mpirun_command(np), "--host", hosts, *program]
+    seconds: dict[str, list[float]] = {key: [] for key in commands}
+    for round_ in range(rounds + 1):
+        progress(f"{round_ + 1}/{rounds + 1} start")
+        for key, command in commands.items():
+            seconds[key].append(_to_its_end(command))
+    cells = {key: cell(taken[1:]) for key, taken in seconds.items()}
+    return Result(
+        bench="launch",
+        np=np,
+        command=shown_command,
+        rows=[Row(name=f"start {np} empty programs on {hosts.count(',') + 1} hosts", cells=cells)],
+        machine=machine(),
+        versions={"hora": __version__},
+        labels=dict(HOST_LABELS),
         notes=notes,
         started=started,
     )

@@ -32,6 +32,7 @@ __all__ = [
 LABELS = {
     "hora": "Hora",
     "hora_shared": "Hora shared",
+    "hora_bf16": "Hora bf16",
     "gloo": "Gloo",
     "mpi": "Open MPI",
     "memcpy": "memcpy",

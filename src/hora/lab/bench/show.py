@@ -25,7 +25,12 @@ FULL_WIDTH = 110  # below this the spread is left out
 def ratios(result: Result) -> list[tuple[str, str, str]]:
     """The ratio columns a result has: heading, whose time, over whose."""
     present = {key for row in result.rows for key in row.cells}
-    wanted = [("gloo", "hora", "Hora"), ("mpi", "hora", "Hora"), ("memcpy", "hora_shared", "shared")]
+    wanted = [
+        ("gloo", "hora", "Hora"),
+        ("gloo", "hora_bf16", "bf16"),
+        ("mpi", "hora", "Hora"),
+        ("memcpy", "hora_shared", "shared"),
+    ]
     return [
         (f"{result.labels[over]} / {short}", over, under)
         for over, under, short in wanted
@@ -40,7 +45,7 @@ def provenance(result: Result) -> str:
     versions = []
     for key, version in result.versions.items():
         label = "Hora" if key == "hora" else result.labels.get(key, key)
-        if key not in ("hora_shared", "memcpy", "limit", "ddp_tuned"):
+        if key not in ("hora_shared", "hora_bf16", "memcpy", "limit", "ddp_tuned"):
             versions.append(version if version.startswith(label) else f"{label} {version}")
     machine = f"{facts['cpu']}, {facts['cores']} cores, {memory:.0f} GiB, Python {facts['python']}"
     return f"{machine}; {', '.join(versions)}"
