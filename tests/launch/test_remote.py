@@ -131,7 +131,9 @@ print(agent.replace(b"\\0", b" ").decode().split(maxsplit=1)[1])
 """
     done = run_farm("-np", "2", "-H", "a:1,b:1", *python(program))
     assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[2].strip() for line in done.stdout.splitlines()] == ["-P -m hora.launch.agent"] * 2
+    assert [line.partition(":")[2].strip() for line in done.stdout.splitlines()] == [
+        "-P -c from hora.launch.agent import live; live()"
+    ] * 2
 
 
 def test_workers_meet_at_the_launchers_hub() -> None:

@@ -1,4 +1,4 @@
-"""The agent: Hora's hand on one host of a job. ``python -m hora.launch.agent``, with its whole order on standard input.
+"""The agent: Hora's hand on one host of a job. A process that gets its whole order on its standard input.
 
 It connects back to the launcher, starts this host's workers, passes on their output, their ends and the launcher's
 signals, and gives a sign of life every second. If the launcher is lost, it ends its workers; if it is lost itself, its
@@ -28,7 +28,7 @@ from hora.launch.output import Pump
 from hora.wire.frame import Channel, WireClosed, WireError, WireTimeout
 from hora.wire.reach import Unreachable, reach
 
-__all__ = ["BEAT_S", "WINDOW_BYTES", "feed", "main"]
+__all__ = ["BEAT_S", "WINDOW_BYTES", "feed", "live"]
 
 BEAT_S = 1.0
 WINDOW_BYTES = 1 << 20  # how much output may be under way to the console; then workers wait, as they do on a full pipe
@@ -48,8 +48,15 @@ def feed(bootstrap: o.Bootstrap) -> bytes:
     return len(data).to_bytes(_HEAD_BYTES, "big") + data
 
 
-def main() -> int:
-    """The agent's life; returns its exit code. What keeps it from connecting goes to standard error."""
+def live() -> None:
+    """The agent's life, and the end of its process."""
+    code = _live()
+    sys.stderr.flush()
+    os._exit(code)  # without ceremony: the launcher waits for it
+
+
+def _live() -> int:
+    """Returns the exit code. What keeps it from connecting goes to standard error."""
     for number in _SHRUGGED_OFF:  # not ignored, which workers would inherit; Slurm signals these along with the workers
         signal.signal(number, lambda *_: None)
     bootstrap = _read_bootstrap(0)
@@ -226,9 +233,3 @@ class _Agent:
             self._window.wait_for(lambda: self._under_way < WINDOW_BYTES or self._lost)
             self._under_way += len(data)
         self._send(o.Output(rank, name, data))
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # without ceremony: the launcher waits for it

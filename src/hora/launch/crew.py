@@ -87,8 +87,11 @@ class Crew:
                 command, inherit = (*command, str(call_fd), str(writer)), [*inherit, call_fd, writer]
                 self._on_pipe(task.rank, "answer", reader)
             environment = environment_of(self._share, task, self._base, connection, self._threads, self._bind)
-            with placement.bound_to(self._cpus(task, environment)):
-                process = local.Process(command, environment, inherit=inherit, stdin=stdin)
+            process = local.Process(command, environment, inherit=inherit, stdin=stdin)
+        # From here, for whoever binds itself to start it would have to wait for those cores too.
+        with contextlib.suppress(OSError):  # it has ended, or may not be bound
+            if cpus := self._cpus(task, environment):
+                os.sched_setaffinity(process.pid, cpus)
         self.processes[task.rank] = process
         self._guardian.watch(process.pid)
         self._watch(process.handle)

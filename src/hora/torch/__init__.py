@@ -61,6 +61,7 @@ from hora.errors import (
     PeerLostError,
     ShutDownError,
     StallError,
+    UnsupportedError,
     UsageError,
 )
 from hora.torch.collectives import (
@@ -135,6 +136,7 @@ __all__ = [
     "StallError",
     "Sum",
     "SyncBatchNorm",
+    "UnsupportedError",
     "UsageError",
     "add_process_set",
     "allgather",
