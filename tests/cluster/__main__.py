@@ -36,7 +36,9 @@ def main() -> int:
             for host in cluster.hosts:
                 stack.enter_context(host.limited(given.rate))
         path = f"{beside}:{os.environ['PATH']}:/usr/sbin:/sbin"
-        process = cluster.login.popen(given.command or ["bash"], stdin=None, cwd=Path.cwd(), env={"PATH": path})
+        # Open MPI tries docker0 too, which is the same address everywhere, and may wait for it for half a minute.
+        environment = {"PATH": path, "PRTE_MCA_prte_if_exclude": "docker0"}
+        process = cluster.login.popen(given.command or ["bash"], stdin=None, cwd=Path.cwd(), env=environment)
         return process.wait()
 
 

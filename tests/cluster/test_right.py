@@ -45,6 +45,13 @@ def test_ssh_with_a_host_file_and_uneven_hosts(two_hosts: Cluster, ssh: Sshd, tm
     assert done.returncode == 0, done.stdout
 
 
+def test_all_workers_on_one_other_host(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
+    """The hub is elsewhere and cannot hand out memory; the workers make their own, and are as fast as at home."""
+    done = two_hosts.login.run(hora_run("-H", "h2:2", *RIGHT), JOB_S, cwd=tmp_path)
+    assert_right(done.stdout, ("h2", "h2"))
+    assert done.returncode == 0, done.stdout
+
+
 def test_flat_gloo(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
     command = hora_run("-np", "4", "-H", "h1:2,h2:2", "--gloo", *RIGHT)
     done = two_hosts["h1"].run(command, JOB_S, cwd=tmp_path)

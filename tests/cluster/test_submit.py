@@ -95,6 +95,7 @@ def test_an_interrupted_job_is_requeued_and_goes_on(slurm: Slurm, tmp_path: Path
         wait_until(lambda: saved.exists() or job.state not in ("PENDING", "RUNNING"), JOB_S, "the first checkpoint")
         job.signal("USR1", *to)
         job.wait_for("leaves after step", JOB_S)
+        job.begin_now()
         output = job.wait(2 * JOB_S)
     finally:
         job.cancel()

@@ -58,10 +58,12 @@ class Running:
         self.jobs: set[str] = set()
         self.pids: dict[int, int] = {}
         self.agents: dict[int, int] = {}
+        self._seen = ""
         assert launcher.stdout is not None
         while len(self.pids) < workers:
             line = launcher.stdout.readline()
             assert line, "the job ended before it was up"
+            self._seen += line
             if found := re.search(r"JOB (\S+) (\d+) (\d+) (\d+)", line):
                 self.jobs.add(found[1])
                 self.pids[int(found[2])] = int(found[3])
@@ -72,7 +74,7 @@ class Running:
 
     def finish(self) -> str:
         out, _ = self.launcher.communicate(timeout=40)
-        return out
+        return self._seen + out
 
 
 def alive(pid: int) -> bool:
@@ -127,13 +129,11 @@ assert len(os.read(int(os.environ["HORA_SECRET_FD"]), 64)) == 32
 assert "HORA_SECRET" not in os.environ
 assert os.environ["HORA_HUB_ADDRESSES"].endswith("127.0.0.1:" + os.environ["HORA_HUB_ADDRESSES"].rpartition(":")[2])
 agent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
-print(agent.replace(b"\\0", b" ").decode().split(maxsplit=1)[1])
+print(agent.replace(b"\\0", b" ").decode().split(maxsplit=2)[1:])
 """
     done = run_farm("-np", "2", "-H", "a:1,b:1", *python(program))
     assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[2].strip() for line in done.stdout.splitlines()] == [
-        "-P -c from hora.launch.agent import live; live()"
-    ] * 2
+    assert all("from hora.launch.agent import live; live()" in line for line in done.stdout.splitlines())
 
 
 def test_workers_meet_at_the_launchers_hub() -> None:

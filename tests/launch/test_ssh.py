@@ -82,7 +82,7 @@ def test_a_launcher_that_cannot_be_reached(tmp_path: Path) -> None:
     """The agent on h2 runs where the launcher's addresses lead nowhere: in a network of its own, if that can be had."""
     if subprocess.run(["unshare", "--net", "--map-root-user", "true"], capture_output=True).returncode:
         pytest.skip("hardware: a kernel that gives this user a network of its own")
-    fake = make(tmp_path, 'if [ "$host" = h2 ]; then set -- unshare --net --map-root-user sh -c "\'$*\'"; fi')
+    fake = make(tmp_path, 'if [ "$host" = h2 ]; then exec unshare --net --map-root-user sh -c "$*"; fi')
     done = run_hora("run", "-H", "h1:1,h2:1", "sleep", "60", HORA_SSH=str(fake))
     assert done.returncode == 3, done.stderr
     assert "h2: the agent could not reach the launcher at" in done.stderr and "--network-interfaces" in done.stderr

@@ -41,6 +41,7 @@ def test_a_program_that_is_missing() -> None:
     [
         (3, f"noise\n{AGENT_SAYS}h2: it rains\n", "h2: it rains"),
         (1, f"{sys.executable}: No module named hora", "Hora is not installed"),
+        (1, "Traceback (most recent call last):\n  File\nImportError: x", "h2: ssh said: ImportError: x."),
         (1, "ModuleNotFoundError: No module named 'msgspec'", "Hora is not installed"),
         (127, "bash: /x/python: No such file or directory", f"{sys.executable} does not exist there"),
         (1, f"slurmstepd: error: execve(): {sys.executable}: No such file or directory", "does not exist there"),

@@ -63,7 +63,8 @@ FLAGS: tuple[Flag, ...] = (
          "Fuse tensors up to this many MB; 0 turns fusion off.", _megabytes),
     Flag(("--cycle-time-ms",), _POSITIVE, "CYCLE_TIME", "params.cycle_time_ms", "Time to wait for tensors to fuse."),
     Flag(("--cache-capacity",), _COUNT, "CACHE_CAPACITY", "params.cache_capacity", "Agreed operations to remember."),
-    _switch("hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "params.hierarchical_allreduce", _UNUSED),
+    _switch("hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "params.hierarchical_allreduce",
+            "On several hosts, combine inside each host first; by itself yes."),
     _switch("hierarchical-allgather", "HIERARCHICAL_ALLGATHER", "params.hierarchical_allgather", _UNUSED),
     _switch("torus-allreduce", "TORUS_ALLREDUCE", "params.torus_allreduce", _UNUSED),
     # Autotune
@@ -92,7 +93,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--gloo-timeout-seconds",), _POSITIVE, "GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
          "How long gloo waits for a connection."),
     Flag(("--start-timeout",), _POSITIVE, "START_TIMEOUT", "params.start_timeout",
-         "How long init waits for all workers, in seconds."),
+         "How long hosts may take to connect, and workers to call init, in seconds; more is granted for each."),
     # Logging
     Flag(("--log-level",), _LEVELS, "LOG_LEVEL", "logging.level", "Least severe message to print."),
     Flag(("--log-with-timestamp/--log-without-timestamp",), bool, "LOG_HIDE_TIME", "logging.with_timestamp",

@@ -282,6 +282,13 @@ def _check_build() -> str:
     def has(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
 
+    def nccl() -> bool:
+        if not has("torch"):
+            return False
+        import torch
+
+        return bool(torch.cuda.is_available() and torch.distributed.is_nccl_available())
+
     from hora.transport import shm
 
     return (
@@ -289,7 +296,8 @@ def _check_build() -> str:
         "Available Frameworks:\n"
         f"    [ ] TensorFlow\n    {box(has('torch'))} PyTorch\n    [ ] MXNet\n\n"
         "Available Controllers:\n"
-        f"    [ ] MPI\n    [X] Hora's own hub\n\n"
+        "    [ ] MPI\n    [X] Hora's own hub\n\n"
         "Available Tensor Operations:\n"
-        f"    {box(shm.available())} shared memory\n    {box(has('torch'))} Gloo\n    [ ] NCCL\n    [ ] MPI\n"
+        f"    {box(shm.available())} shared memory\n    {box(has('torch'))} Gloo\n"
+        f"    {box(nccl())} NCCL\n    {box(has('mpi4py'))} MPI\n"
     )

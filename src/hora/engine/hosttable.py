@@ -22,7 +22,7 @@ from hora.transport import shm
 from hora.transport.base import Buffer, DType, KeyValue, Kind, ReduceOp
 from hora.wire.messages import Peer
 
-__all__ = ["INLINE_BYTES", "HostTable", "Task"]
+__all__ = ["INLINE_BYTES", "HostTable", "Task", "open_segment", "show_segment"]
 
 INLINE_BYTES = 8192  # native/core.h: what travels with an arrival, so that it takes one call and no waiting for data
 _CACHED = 1024
@@ -62,7 +62,7 @@ class HostTable:
         self._immediate: dict[Task, Immediate] = {}
         if len(peers) > 1 and self._place == 0:
             self._segment = shm.create_segment(len(peers), generation, settings)
-            store.set(self._key, f"{os.getpid()} {self._segment.fd}".encode())
+            store.set(self._key, show_segment(self._segment))
 
     def submit(self, task: Task, source: Buffer, target: Buffer) -> TableTicket:
         return self._open().submit(self._request(task), [source], [target])
@@ -126,17 +126,7 @@ class HostTable:
     def _find(self) -> int:
         if self._segment is not None:
             return os.dup(self._segment.fd)
-        where = self._store.get(self._key, self._settings.start_timeout_s)
-        if where is None:
-            raise HorovodInternalError(f"{self._peers[0]} did not share its memory in time")
-        pid, fd = where.decode().split()
-        try:
-            return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise EnvironmentUnfit(
-                f"the workers of {self._peers[0].host} cannot share memory: /proc/{pid}/fd/{fd} cannot be opened "
-                f"({error}). They must be processes of one user in one container; or set HORA_TRANSPORT=gloo."
-            ) from error
+        return open_segment(self._store.get(self._key, self._settings.start_timeout_s), self._peers[0])
 
     def _request(self, task: Task) -> Request:
         known = self._requests.get(task)
@@ -150,3 +140,22 @@ class HostTable:
             known = Request(kind, name, segments, places, op, root, prescale, postscale)
             self._requests[task] = known
         return known
+
+
+def show_segment(segment: shm.Segment) -> bytes:
+    """Where others of this host find it, as long as it is open here; for ``open_segment``."""
+    return f"{os.getpid()} {segment.fd}".encode()
+
+
+def open_segment(where: bytes | None, maker: Peer) -> int:
+    """A descriptor of the memory that another worker of this host has made."""
+    if where is None:
+        raise HorovodInternalError(f"{maker} did not share its memory in time")
+    pid, fd = where.decode().split()
+    try:
+        return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"the workers of {maker.host} cannot share memory: /proc/{pid}/fd/{fd} cannot be opened ({error}). They "
+            "must be processes of one user in one container; or set HORA_TRANSPORT=gloo."
+        ) from error

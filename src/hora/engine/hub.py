@@ -402,11 +402,12 @@ class Hub:
         peers = tuple(m.Peer(i, h.rank, h.pid, h.host, addresses.get(h.rank, "")) for i, h in enumerate(hellos))
         transport, failure = _choose(hellos)
         segment: _Segment | None = None
-        if transport == "shm":
+        near = not any(self._guests[h.rank].theirs for h in hellos if h.rank in self._guests)
+        if transport == "shm" and near:  # over TCP no memory can be handed out
             segment, failure = _make_segment(len(peers), generation, settings)
             transport = "shm" if segment is not None else "gloo"
         guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
-        if segment is None and settings.transport == "shm":
+        if transport != "shm" and settings.transport == "shm":
             text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}. Use transport 'auto'."
             for guest in guests.values():
                 self._send(guest, m.encode(m.Refused(generation, "unfit", text)))
@@ -419,7 +420,7 @@ class Hub:
         for rank, guest in guests.items():
             guest.circle, guest.circle_rank = circle, rank
         for rank, guest in guests.items():
-            welcome: m.Message = m.Welcome(generation, rank, peers, transport, settings)
+            welcome: m.Message = m.Welcome(generation, rank, peers, transport, settings, segment is not None)
             self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
 
     def _addresses(self, hellos: Sequence[m.Hello]) -> dict[int, str]:

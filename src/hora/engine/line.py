@@ -204,7 +204,7 @@ class Line:
                     question.answer = message
                     question.answered.set()
             case Welcome(generation=generation):
-                descriptor = self._channel.take_descriptor() if message.transport == "shm" else -1
+                descriptor = self._channel.take_descriptor() if message.descriptor else -1
                 with self._greeted:
                     if generation == self._generation:
                         self._greeting = Greeting(message, descriptor)

@@ -51,7 +51,8 @@ class Meeting(NamedTuple):
     """One generation of workers, met.
 
     Ranks count inside the generation (``peers[r].launched_rank`` is the launcher's number); ``settings`` are those of
-    rank 0, which rule. ``segment_fd`` is an open descriptor that the caller owns, -1 unless ``transport`` is "shm".
+    rank 0, which rule. ``segment_fd`` is an open descriptor that the caller owns, -1 if none came: only shared memory
+    has one, and only if the hub is on this host.
     ``hub_rank`` is the rank whose process runs the hub, -1 if the launcher does: if the channel is lost, that one died.
     """
 

@@ -25,7 +25,7 @@ from hora.config.world import World, detect, places
 from hora.config.world import is_homogeneous as is_homogeneous_hosts
 from hora.engine.backend import Backend
 from hora.engine.core import Engine
-from hora.engine.meet import disconnect, meet
+from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet
 from hora.engine.timeline import Timeline
@@ -282,11 +282,15 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
             world, rank=rank_, size=size_, homogeneous=is_homogeneous_hosts(hosts), **places(hosts)[rank_]._asdict()
         )
     backend: Backend
+    made: shm.Segment | None = None
     if meeting.transport == "shm":
+        fd = meeting.segment_fd
+        if fd < 0:
+            fd, made = _share_segment(meeting)
         try:
-            backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
+            backend = TableBackend(fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
-            os.close(meeting.segment_fd)
+            os.close(fd)
         if movers.gpus_present():
             from hora.engine import split, talk
 
@@ -297,7 +301,24 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         if rank_ == 0 and len(set(hosts)) == 1 and settings.transport == "auto" and (reason := shm.why_not()):
             _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
         backend = talk.start(meeting)
-    return Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
+    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
+    if meeting.transport == "shm" and meeting.segment_fd < 0:
+        started.meet_all("init shared memory")
+        if made is not None:
+            made.close()  # all have opened it
+    return started
+
+
+def _share_segment(meeting: Meeting) -> tuple[int, shm.Segment | None]:
+    """The memory of a host whose hub is on another one: the first rank makes it. A descriptor, and what was made."""
+    from hora.engine.hosttable import open_segment, show_segment
+
+    line, generation, settings = meeting.channel, meeting.generation, meeting.settings
+    if meeting.rank == 0:
+        made = shm.create_segment(meeting.size, generation, settings)
+        line.store_set(generation, "shm", show_segment(made))
+        return os.dup(made.fd), made
+    return open_segment(line.store_get(generation, "shm", settings.start_timeout_s), meeting.peers[0]), None
 
 
 # ---- the process around it ----

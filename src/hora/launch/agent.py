@@ -125,6 +125,7 @@ class _Agent:
     def run(self) -> int:
         self._pump.start()
         self._send(o.Ready(self._share.host))
+        self._crew.prepare()  # while the launcher waits for the other hosts
         try:
             while not self._ending and not self._lost:
                 self._selector.select(BEAT_S if self._crew.woken else 0.1)

@@ -60,12 +60,17 @@ class Crew:
         self._guardian: local.Guardian | None = None
         self.processes: dict[int, local.Process] = {}
 
+    def prepare(self) -> None:
+        """Do what can be done before it is time to start."""
+        if self._guardian is None:
+            self._guardian = local.Guardian(self._share.cookie)
+            self._watch(self._guardian.handle)
+
     def start(
         self, command: Sequence[str], connect: Connect, *, call: bytes | None = None, stdin: int = subprocess.DEVNULL
     ) -> None:
         """Start all of them. Raises EnvironmentUnfit; ``close`` then ends those that were started."""
-        self._guardian = local.Guardian(self._share.cookie)
-        self._watch(self._guardian.handle)
+        self.prepare()
         with contextlib.ExitStack() as stack:
             call_fd = None
             if call is not None:

@@ -1,7 +1,8 @@
 """``hora.run``: call a function in every worker of a new job and get the results by rank.
 
-The function travels to the workers, and the results back, over descriptors they inherit; no port is opened and no file
-is left. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are shipped by value.
+The function travels to the workers, and the results back, over descriptors they inherit; on one host no port is opened,
+and no file is left anywhere. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are
+shipped by value.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def run(
     """Call ``func(*args, **kwargs)`` in ``np`` (or ``num_proc``) workers; returns their results in rank order.
 
     The arguments are those of ``horovod.run``. ``env`` adds variables to the workers' environment, ``executable`` is
-    their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. What
-    concerns only ssh, MPI and network interfaces is accepted and unused on one host.
+    their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. On
+    other hosts (``hosts``, ``hostfile``, or a Slurm allocation) they are started as ``hora run`` starts them.
 
     Raises WorkersFailed with the traceback of the first rank that failed; that exception is its ``__cause__``.
 

@@ -1,7 +1,7 @@
 """A tiny process that outlives the launcher and leaves no orphans behind it.
 
 The launcher starts it as a plain script and tells it, line by line on its standard input, which process groups belong
-to the job (``watch 1234``, ``forget 1234``) and finally ``done``. If the input ends without ``done`` the launcher was
+to the job (``watch 1234``, ``forget 1234``), and kills it when all is over. If the input ends before, the launcher was
 killed, and the guardian ends every process that is in one of the groups or carries the job's cookie in its environment:
 workers, their children, and those that escaped into a session of their own.
 
@@ -113,8 +113,6 @@ def _main(cookie: str) -> None:
             groups.add(int(group))
         elif word == b"forget":
             groups.discard(int(group))
-        elif word == b"done":
-            os._exit(0)  # the launcher waits for this, so without ceremony
     # Twice: a worker that was between fork and exec the first time did not carry the cookie yet.
     end_job(cookie, groups, grace_s=1.0)
     time.sleep(0.2)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hora.errors import UsageError
 from hora.launch.nodelist import expand, split
+from hora.wire.addresses import interfaces
 
 __all__ = ["Host", "is_here", "parse_hostfile", "parse_hosts", "read_hosts"]
 
@@ -95,9 +96,7 @@ def is_here(name: str) -> bool:
     if name == "localhost" or name.startswith("127."):
         return True
     if _ADDRESS.fullmatch(name):
-        import psutil  # slow to import
-
-        return any(name == entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+        return any(name in mine for mine in interfaces().values())
     mine = socket.gethostname()
     return name == mine or name.partition(".")[0] == mine.partition(".")[0]
 

@@ -176,14 +176,10 @@ class Guardian:
         return True
 
     def done(self) -> None:
-        """Nothing is left to guard."""
-        self._tell("done")
+        """Nothing is left to guard. It is killed before it could take the end of its input for our death."""
+        self._popen.kill()
+        self._popen.wait()
         self._release()
-        try:
-            self._popen.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # stopped by someone, for instance
-            self._popen.kill()
-            self._popen.wait()
 
     def _start(self) -> None:
         # Without the cookie of this job or of one around it: a guardian must not be swept away with what it guards.

@@ -93,7 +93,6 @@ class _Task:
     """A carrier that is a Ray task."""
 
     handle: int | None = None
-    group = 0
 
     def __init__(self, ray: Any, host: str, node: str) -> None:
         self.hosts: tuple[str, ...] = (host,)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from hora.config import env
 from hora.errors import EnvironmentUnfit
-from hora.launch import failure, local
+from hora.launch import failure
 from hora.launch import orders as o
 from hora.launch.agent import BEAT_S, feed
 from hora.launch.job import Job
@@ -107,12 +107,9 @@ class _Site:
         self._began = time.monotonic()
         self._stages.tell(f"starting agents on {', '.join(hosts)} by {self._starter.name}")
         self._carriers = self._starter.start(hosts)
-        # Everything else is made while they are on their way.
-        self._guardian = local.Guardian(self._job.name)
-        self._open.callback(self._guardian.done)
+        # Everything else is made while they are on their way. Should the launcher be killed, they need no guardian: an
+        # agent without an order, or without its launcher, ends, and with it what carries it.
         for carrier in self._carriers:
-            if carrier.group:
-                self._guardian.watch(carrier.group)
             if carrier.handle is not None:
                 self._selector.register(carrier.handle, selectors.EVENT_READ)
         self._addresses = self._addresses or addresses.candidates()

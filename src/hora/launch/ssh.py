@@ -20,6 +20,11 @@ _PREFIXES = (
 _NAMES = {"PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ"}
 _OURS = {"HORA_JOB", "HORA_HUB_FD", "HORA_SECRET", "HORA_SECRET_FD", "HORA_HUB_ADDRESSES"}  # of a job around this one
 
+_OPTIONS = (
+    "BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10", "LogLevel=ERROR", "ServerAliveInterval=5",
+    "ServerAliveCountMax=2",
+)  # fmt: skip
+
 
 def exported(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[str, str]:
     """The part of an environment that goes to other machines; ``more`` are names that the user added (-x).
@@ -49,7 +54,7 @@ class Ssh:
         except ValueError as error:
             raise UsageError(f"HORA_SSH={given!r} cannot be read: {error}. Write it as for a shell.") from None
         # ssh takes the first value it meets, so that options in HORA_SSH win over these.
-        for option in ("BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10", "LogLevel=ERROR"):
+        for option in _OPTIONS:
             self._ssh += ["-o", option]
         self._ssh += ["-T", "-x"]
         self._ssh += ["-p", str(port)] if port is not None else []

@@ -27,6 +27,9 @@ from hora.launch.orders import AGENT_SAYS
 __all__ = ["Carrier", "Command", "Starter", "agent_command", "explain_end", "shown"]
 
 _LONGEST_COMPLAINT = 6  # lines
+# All hosts wait for it: msgspec does without typing_extensions, which takes as long to import as all the rest, and -m
+# would import more.
+_AGENT = 'import sys; sys.modules["typing_extensions"] = None; from hora.launch.agent import live; live()'
 
 
 class Carrier(Protocol):
@@ -34,7 +37,6 @@ class Carrier(Protocol):
 
     hosts: tuple[str, ...]
     handle: int | None  # readable when it has ended
-    group: int  # process group on this machine, 0 if none
 
     def feed(self, data: bytes) -> None:
         """Give its agents their standard input. What carries them has begun to start meanwhile."""
@@ -72,7 +74,7 @@ class Starter(Protocol):
 
 def agent_command() -> list[str]:
     """The agent, with this interpreter; it must exist under the same name on every host."""
-    return [sys.executable, "-P", "-c", "from hora.launch.agent import live; live()"]  # -m takes longer to import
+    return [sys.executable, "-P", "-c", _AGENT]
 
 
 class Command:
@@ -96,7 +98,6 @@ class Command:
                 f"{command[0]!r} could not be started: {error.strerror}. It is needed to reach {', '.join(hosts)}. "
                 "Install it, or choose another way with --on."
             ) from error
-        self.group = self._popen.pid
         self.handle = wait_handle(self._popen.pid)
 
     def feed(self, data: bytes) -> None:
@@ -118,6 +119,7 @@ class Command:
 
     def leave(self) -> None:
         self._await(self._leave_s)
+        self._popen.kill()  # if it has not left by now; nothing depends on it any more
         self.stop()
 
     def _await(self, timeout_s: float) -> None:
@@ -143,13 +145,14 @@ def explain_end(host: str, carrier: str, code: int, said: str) -> str:
     """Why an agent did not come to be, from what was left of it. What every carrier has in common.
 
     >>> explain_end("h2", "ssh", 127, "sh: 1: /opt/python: not found")
-    "h2: ssh said: sh: 1: /opt/python: not found. ... does not exist there. Install the same environment on every host."
+    'h2: ssh said: sh: 1: /opt/python: not found. ... does not exist there. Install the same environment on every host.'
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     agents = [line.removeprefix(AGENT_SAYS) for line in lines if line.startswith(AGENT_SAYS)]
     if agents:
         return "\n".join(agents)
-    complaint = "; ".join(lines[-_LONGEST_COMPLAINT:])
+    raised = any(line.startswith("Traceback") for line in lines)  # then the last line says it all
+    complaint = "; ".join(lines[-1 if raised else -_LONGEST_COMPLAINT :])
     text = f"{host}: {carrier} said: {complaint or 'nothing'}"
     text = text if text.endswith(".") else text + "."
     if re.search(r"No module named '?(hora|msgspec)\b", said):

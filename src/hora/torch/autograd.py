@@ -30,7 +30,7 @@ from hora.torch import submit
 from hora.torch.submit import Gathered
 from hora.transport.base import ReduceOp
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "recording_in_place", "reducescatter"]
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "recording", "recording_in_place", "reducescatter"]
 
 _SMOOTH = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
 

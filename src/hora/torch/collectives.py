@@ -79,7 +79,9 @@ def allreduce(
 ) -> torch.Tensor:
     small, context = compression.compress(tensor)
     how = reduction(_ALLREDUCE, (dtype_of(small),), op, average, prescale_factor, postscale_factor)
-    (result,) = autograd.allreduce([small], how, name, process_set)
+    # What compression made is ours to overwrite, which spares the memory of a result.
+    ours = small.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() and not autograd.recording([small])
+    (result,) = autograd.allreduce([small], how, name, process_set, in_place=ours)
     return compression.decompress(result, context)
 
 

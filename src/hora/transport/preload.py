@@ -1,7 +1,11 @@
-"""The preloaded allocator: gradients that are born in shared memory.
+"""The memory of workers: gradients that are born in shared memory, and large blocks that are kept when freed.
 
 The launcher puts ``_alloc.so`` (native/preload) into ``LD_PRELOAD`` of its workers. It is inert until the optimizer
 says which sizes its gradients have. Where another allocator is preloaded already, that one stays alone.
+
+glibc gives large blocks back to the kernel when they are freed and has their pages cleared again for the next, every
+step. A tensor of 64 MB made that way takes ten times as long to write as one whose memory was kept, so blocks of up to
+1 GB are kept (the MALLOC_ variables; those that the user has set stay).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from pathlib import Path
 __all__ = ["preload"]
 
 _LIBRARY = Path(__file__).with_name("_alloc.so")
+_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 _OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc", "_alloc.so")
 
 
@@ -21,10 +26,14 @@ def preload(environment: Mapping[str, str], library: Path = _LIBRARY) -> dict[st
 
     >>> preload({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, Path(__file__))
     {}
-    >>> preload({"LD_PRELOAD": "/lib/a.so"}, Path(__file__))["LD_PRELOAD"].startswith("/lib/a.so:")
-    True
+    >>> added = preload({"LD_PRELOAD": "/lib/a.so"}, Path(__file__))
+    >>> added["LD_PRELOAD"].startswith("/lib/a.so:"), added["MALLOC_TRIM_THRESHOLD_"]
+    (True, '1073741824')
+    >>> list(preload({"MALLOC_TRIM_THRESHOLD_": "65536"}, Path(__file__)))
+    ['LD_PRELOAD']
     """
     present = environment.get("LD_PRELOAD", "")
     if not library.exists() or re.search(r"[\s:$]", str(library)) or any(name in present for name in _OTHER_ALLOCATORS):
         return {}
-    return {"LD_PRELOAD": f"{present}:{library}" if present else str(library)}
+    kept = {} if environment.keys() & _KEPT.keys() else _KEPT
+    return {"LD_PRELOAD": f"{present}:{library}" if present else str(library), **kept}

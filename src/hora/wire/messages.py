@@ -63,7 +63,8 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """All members are here. With ``transport`` "shm" one file descriptor comes along.
+    """All members are here. ``transport`` is "shm" on one host: the memory comes along as a file ``descriptor``, unless
+    the hub is elsewhere; then the members make it themselves.
 
     The others are "gloo" and "mpi", and "shm+gloo" and "shm+mpi": shared memory inside each host, the other between.
     """
@@ -72,6 +73,7 @@ class Welcome(Message, frozen=True):
     peers: tuple[Peer, ...]
     transport: str
     settings: Settings
+    descriptor: bool = False
 
 
 class Refused(Message, frozen=True):
