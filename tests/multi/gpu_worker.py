@@ -16,7 +16,7 @@ from hora.engine.split import SplitBackend
 
 
 def main(path: str) -> None:
-    for shortcut in ("immediate", "allocate", "serve", "shares"):
+    for shortcut in ("immediate", "allocate", "serve", "shares", "finds_not_finite"):
         setattr(SplitBackend, shortcut, None)
     fake = FakeCuda(is_gpu=lambda tensor: tensor.is_floating_point(), identity_of=lambda: f"GPU-{os.getpid()}")
     with installed(fake):
