@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from hora.config.settings import Settings
 from hora.engine.hosttable import INLINE_BYTES, HostTable, Task
 from hora.engine.table import TableTicket
-from hora.transport import shm
-from hora.transport.arithmetic import Array, bytes_of
+from hora.transport.arithmetic import bytes_of
 from hora.transport.base import Buffer, DType, KeyValue, Kind, Mover, ReduceOp
+from hora.transport.kernels import reduce_at
+from hora.transport.scratch import Scratch, unpack
 from hora.wire.messages import Peer
 
 __all__ = ["HierarchicalMover", "Stages", "stages"]
@@ -105,7 +104,7 @@ class HierarchicalMover:
         self._here = tuple(peer.rank for peer in peers if peer.host == peers[rank].host)
         self._table = HostTable(generation, rank, [peers[r] for r in self._here], store, settings)
         self._teams: dict[tuple[int, tuple[int, ...]], _Team] = {}
-        self._scratch: dict[str, Array] = {}
+        self._scratch = Scratch()
 
     def allreduce(
         self,
@@ -142,7 +141,7 @@ class HierarchicalMover:
             else:
                 packed = self._pack(sources)
                 self._reduce_large(packed, packed, team, how)
-                _unpack(packed, targets)
+                unpack(bytes_of(packed), targets)
 
     def allgather(self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]) -> None:
         team = self._team(members)
@@ -247,7 +246,9 @@ class HierarchicalMover:
         elif team.leads:
             self._table.at_once(summing)(packed.address)
         else:
-            brought = self._take("brought", packed.nbytes)  # a place of its own: the sum may come after the result
+            brought = self._scratch.take(
+                "brought", packed.nbytes
+            )  # a place of its own: the sum may come after the result
             brought[:] = bytes_of(packed)
             ticket = self._table.at_once(summing).start(brought.ctypes.data, brought)
         if team.leads:
@@ -256,7 +257,7 @@ class HierarchicalMover:
             self._table.at_once(_showing(team, packed, 0))(packed.address)
         if ticket is not None:
             self._table.wait(ticket)
-        _unpack(packed, targets)
+        unpack(bytes_of(packed), targets)
 
     def _reduce_large(self, source: Buffer, target: Buffer, team: _Team, how: Stages) -> None:
         """In chunks, each through the three stages."""
@@ -277,7 +278,7 @@ class HierarchicalMover:
             return
         # Two show each other what they have: as many bytes as if each summed a half, but they wait only once.
         size = piece.nbytes
-        both = self._take("both", 2 * size)
+        both = self._scratch.take("both", 2 * size)
         row = Buffer(both.ctypes.data, DType.UINT8, (2 * size,), both)
         self._flat.allgather(_as_bytes(piece), row, nbytes=(size, size), members=leaders)
         _reduce((row.address, row.address + size), piece, how.outer, 1.0, how.postscale, how.divisor)
@@ -300,18 +301,8 @@ class HierarchicalMover:
     # ---- memory ----
 
     def _pack(self, buffers: Sequence[Buffer]) -> Buffer:
-        dtype = buffers[0].dtype
-        packed = self._take("packed", sum(buffer.nbytes for buffer in buffers))
-        low = 0
-        for buffer in buffers:
-            packed[low : low + buffer.nbytes] = bytes_of(buffer)
-            low += buffer.nbytes
+        packed, dtype = self._scratch.pack(buffers), buffers[0].dtype
         return Buffer(packed.ctypes.data, dtype, (packed.size // dtype.itemsize,), packed)
-
-    def _take(self, name: str, nbytes: int) -> Array:
-        if name not in self._scratch or self._scratch[name].size < nbytes:
-            self._scratch[name] = np.empty(max(nbytes, INLINE_BYTES), dtype="uint8")
-        return self._scratch[name][:nbytes]
 
 
 class _Flow:
@@ -387,9 +378,8 @@ def _showing(team: _Team, piece: Buffer, slot: int, lane: int = 0) -> Task:
 def _reduce(
     sources: Sequence[int], target: Buffer, op: ReduceOp, prescale: float, postscale: float = 1.0, divisor: int = 1
 ) -> None:
-    """Combine what is at these addresses, by the core's arithmetic."""
-    count, addresses = len(sources), (ctypes.c_void_p * len(sources))(*sources)
-    shm.load().reduce(target.address, addresses, count, target.elements, target.dtype, op, prescale, postscale, divisor)
+    """Combine what is at these addresses."""
+    reduce_at(target.address, sources, target.elements, target.dtype, op, prescale, postscale, divisor)
 
 
 def _as_bytes(buffer: Buffer) -> Buffer:
@@ -404,10 +394,3 @@ def _cut(buffer: Buffer, size: int) -> list[Buffer]:
         Buffer(buffer.address + low * item, buffer.dtype, (min(step, buffer.elements - low),), buffer.owner)
         for low in range(0, max(1, buffer.elements), step)
     ]
-
-
-def _unpack(packed: Buffer, targets: Sequence[Buffer]) -> None:
-    data, low = bytes_of(packed), 0
-    for target in targets:
-        bytes_of(target)[:] = data[low : low + target.nbytes]
-        low += target.nbytes

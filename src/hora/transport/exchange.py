@@ -1,6 +1,6 @@
 """A mover over three primitives: exchange, gather and broadcast bytes. Gloo and MPI are such movers.
 
-They only move bytes; the arithmetic is ours (``transport.arithmetic``). An allreduce sends every rank its share of the
+They only move bytes; the arithmetic is ours (``transport.kernels``). An allreduce sends every rank its share of the
 vector from all others, reduces the share in rank order, and gathers the shares: as many bytes on the wire as a ring,
 but with every element type, half types summed in float32, and the same bits on every rank whether fused or not. Small
 vectors are gathered whole, which takes one exchange instead of two.
@@ -11,11 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
-
 from hora.transport.arithmetic import Array, adasum, bytes_of
 from hora.transport.base import Buffer, DType, ReduceOp
 from hora.transport.kernels import reduce_parts
+from hora.transport.scratch import Scratch, unpack
 
 __all__ = ["SMALL_BYTES", "ExchangeMover"]
 
@@ -27,7 +26,7 @@ class ExchangeMover(ABC):
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._scratch: dict[str, Array] = {}
+        self._scratch = Scratch()
 
     # ---- what a transport provides ----
 
@@ -106,7 +105,7 @@ class ExchangeMover(ABC):
     ) -> None:
         item, mine = input.dtype.itemsize, counts[members.index(self._rank)]
         sent = [count * item for count in counts]
-        received = self._take_scratch("received", mine * item * len(members))
+        received = self._scratch.take("received", mine * item * len(members))
         self._exchange(bytes_of(input), sent, received, [mine * item] * len(members), members)
         parts = list(received.view(input.dtype.numpy).reshape(len(members), mine))
         result = reduce_parts(parts, input.dtype, op, prescale, postscale, divisor)
@@ -119,8 +118,8 @@ class ExchangeMover(ABC):
         postscale: float, ranks: tuple[int, ...], divisor: int,
     ) -> None:  # fmt: skip
         """Gather all vectors and reduce them here."""
-        packed = self._pack(sources, 0)
-        everything = self._take_scratch("received", packed.size * len(ranks))
+        packed = self._scratch.pack(sources)
+        everything = self._scratch.take("received", packed.size * len(ranks))
         self._gather(packed, everything, [packed.size] * len(ranks), ranks)
         rows = everything.reshape(len(ranks), packed.size)
         low = 0
@@ -141,8 +140,8 @@ class ExchangeMover(ABC):
         count = sum(buffer.elements for buffer in sources)
         share = -(-count // len(ranks)) * dtype.itemsize
         alone = len(sources) == 1 and share * len(ranks) == sources[0].nbytes  # then nothing need be packed
-        packed = bytes_of(sources[0]) if alone else self._pack(sources, share * len(ranks))
-        received = self._take_scratch("received", packed.size)
+        packed = bytes_of(sources[0]) if alone else self._scratch.pack(sources, share * len(ranks))
+        received = self._scratch.take("received", packed.size)
         shares = [share] * len(ranks)
         self._exchange(packed, shares, received, shares, ranks)
         parts = list(received.view(dtype.numpy).reshape(len(ranks), -1))
@@ -151,10 +150,7 @@ class ExchangeMover(ABC):
             self._gather(result, bytes_of(targets[0]), shares, ranks)
             return
         self._gather(result, packed, shares, ranks)
-        low = 0
-        for target in targets:
-            bytes_of(target)[:] = packed[low : low + target.nbytes]
-            low += target.nbytes
+        unpack(packed, targets)
 
     def _gather_by_broadcasts(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
         """``_gather`` for a transport that cannot do this one at once."""
@@ -165,19 +161,3 @@ class ExchangeMover(ABC):
                 part[:] = source
             self._broadcast(part, position, ranks)
             low += size
-
-    def _pack(self, buffers: Sequence[Buffer], padded: int) -> Array:
-        """The buffers' bytes in a row, with zeros up to ``padded``."""
-        total = sum(buffer.nbytes for buffer in buffers)
-        packed = self._take_scratch("packed", max(total, padded))
-        low = 0
-        for buffer in buffers:
-            packed[low : low + buffer.nbytes] = bytes_of(buffer)
-            low += buffer.nbytes
-        packed[total:] = 0
-        return packed
-
-    def _take_scratch(self, name: str, nbytes: int) -> Array:
-        if name not in self._scratch or self._scratch[name].size < nbytes:
-            self._scratch[name] = np.empty(nbytes, dtype="uint8")
-        return self._scratch[name][:nbytes]

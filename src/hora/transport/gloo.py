@@ -21,6 +21,7 @@ from hora.errors import EnvironmentUnfit, HorovodInternalError
 from hora.transport.arithmetic import Array
 from hora.transport.base import KeyValue
 from hora.transport.exchange import SMALL_BYTES, ExchangeMover
+from hora.transport.scratch import Scratch
 from hora.transport.torch_store import TorchStore
 
 __all__ = ["GlooMover"]
@@ -55,7 +56,7 @@ class GlooMover(ExchangeMover):
     def close(self) -> None:
         if self._failed or self._moving:
             _abandoned.append((self._groups, self._device, self._scratch))
-        self._groups, self._scratch, self._closed = {}, {}, True
+        self._groups, self._scratch, self._closed = {}, Scratch(), True
 
     def _exchange(
         self, source: Array, sent: list[int], target: Array, received: list[int], ranks: tuple[int, ...]
@@ -75,7 +76,7 @@ class GlooMover(ExchangeMover):
         elif min(sizes) == largest:
             self._wait(self._group(ranks)._allgather_base(_tensor(target), _tensor(source)))
         elif largest * len(ranks) <= 2 * total + SMALL_BYTES:  # Gloo wants equal parts: pad them
-            padded = self._take_scratch("padded", largest * (len(ranks) + 1)).reshape(len(ranks) + 1, largest)
+            padded = self._scratch.take("padded", largest * (len(ranks) + 1)).reshape(len(ranks) + 1, largest)
             padded[-1, : source.size] = source
             self._wait(self._group(ranks)._allgather_base(_tensor(padded[:-1].reshape(-1)), _tensor(padded[-1])))
             np.concatenate([row[:size] for row, size in zip(padded, sizes, strict=False)], out=target)

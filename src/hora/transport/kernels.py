@@ -11,7 +11,17 @@ from hora.transport import arithmetic, shm
 from hora.transport.arithmetic import Array
 from hora.transport.base import DType, ReduceOp
 
-__all__ = ["reduce_parts"]
+__all__ = ["reduce_at", "reduce_parts"]
+
+
+def reduce_at(
+    target: int, sources: Sequence[int], count: int, dtype: DType, op: ReduceOp, prescale: float, postscale: float,
+    divisor: int,
+) -> None:  # fmt: skip
+    """Combine ``count`` elements at each of these addresses, in order, by the C core. Lets go of the GIL."""
+    by = divisor if op is ReduceOp.AVERAGE else 1
+    places = (ctypes.c_void_p * len(sources))(*sources)
+    shm.load().reduce(target, places, len(sources), count, dtype, op, prescale, postscale, by)
 
 
 def reduce_parts(
@@ -25,7 +35,6 @@ def reduce_parts(
     if not shm.available() or not all(part.flags.c_contiguous for part in parts):
         return arithmetic.reduce_parts(parts, dtype, op, prescale, postscale, divisor)
     total = np.empty_like(parts[0])
-    places = (ctypes.c_void_p * len(parts))(*(part.ctypes.data for part in parts))
-    by = divisor if op is ReduceOp.AVERAGE else 1
-    shm.load().reduce(total.ctypes.data, places, len(parts), total.size, dtype, op, prescale, postscale, by)
+    addresses = [part.ctypes.data for part in parts]
+    reduce_at(total.ctypes.data, addresses, total.size, dtype, op, prescale, postscale, divisor)
     return total

@@ -20,6 +20,7 @@ from typing import Any
 from hora.errors import EnvironmentUnfit, HorovodInternalError
 from hora.transport.arithmetic import Array
 from hora.transport.exchange import ExchangeMover
+from hora.transport.scratch import Scratch
 
 __all__ = ["MpiMover", "finish"]
 
@@ -58,7 +59,7 @@ class MpiMover(ExchangeMover):
 
     def close(self) -> None:
         self._stopped = self._stopped or "it was closed"
-        self._scratch = {}
+        self._scratch = Scratch()
 
     def _exchange(
         self, source: Array, sent: list[int], target: Array, received: list[int], ranks: tuple[int, ...]
