@@ -88,6 +88,17 @@ def test_one_of_the_same_name_is_replaced(tmp_path: Path) -> None:
     assert latest and latest.path.read_bytes() == b"new!" and latest.nbytes == 4
 
 
+def test_only_a_killed_writer_makes_readers_look_at_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing checkpoints of gigabytes must not read them, even if one has taken the place of another of its size."""
+    store = Store(tmp_path)
+    save(store, 1, b"old")
+    save(store, 1, b"new")
+    monkeypatch.setattr("hora.checkpoint.store._checksum", lambda path: pytest.fail(f"{path} was read"))
+    assert [checkpoint.nbytes for checkpoint in store.all()] == [3]
+
+
 @pytest.mark.parametrize("name", ["../out.pt", "a/b.pt", "x.json", "x.part", ""])
 def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):

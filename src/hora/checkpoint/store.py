@@ -3,8 +3,8 @@
 A checkpoint is one file, in whatever format its writer chose, so that it loads without Hora, beside a small note
 (``name.json``) with its size, its checksum and what was known when it was written. The file is written under another
 name and made durable; then comes the note, which also describes the file of this name that was there before; then the
-file takes its name. A checkpoint counts if its note describes it. So whatever is killed, whenever, what counted before
-still does, even under the same name, and the newest that counts is whole.
+file takes its name, and the note forgets the one before. A checkpoint counts if its note describes it. So whatever is
+killed, whenever, what counted before still does, even under the same name, and the newest that counts is whole.
 
 One process writes (rank 0); any may read.
 """
@@ -114,8 +114,10 @@ class Store:
                 facts=dict(facts or {}),
                 before=old and msgspec.structs.replace(old, before=None),
             )
-            with _durable(path.with_name(name + _NOTE)) as (note_file, _):
-                note_file.write(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+            _put(note, path)
+        if old is not None:
+            note = msgspec.structs.replace(note, before=None)
+            _put(note, path)  # or every reader would have to find out by the checksum which of the two is there
         self._thin_out()
         return _of(path, note)
 
@@ -141,16 +143,20 @@ class Store:
 
     def best(self) -> Checkpoint | None:
         """The one with the best value of the fact this store was told to watch; of equals the newest."""
+        return self._best_of(self.all())
+
+    def _best_of(self, checkpoints: list[Checkpoint]) -> Checkpoint | None:
         sign = 1.0 if self._highest else -1.0
-        rated = [c for c in self.all() if isinstance(c.facts.get(self._best), int | float)]
+        rated = [c for c in checkpoints if isinstance(c.facts.get(self._best), int | float)]
         return max(rated, key=lambda c: (sign * c.facts[self._best], c.position), default=None)
 
     def _thin_out(self) -> None:
         """Delete what need not stay, the note first: a checkpoint without one does not count."""
         if not self._keep:
             return
-        best = self.best()
-        for checkpoint in self.all()[: -self._keep]:
+        found = self.all()
+        best = self._best_of(found)
+        for checkpoint in found[: -self._keep]:
             if best is None or checkpoint.path != best.path:
                 checkpoint.path.with_name(checkpoint.path.name + _NOTE).unlink(missing_ok=True)
                 checkpoint.path.unlink(missing_ok=True)
@@ -160,6 +166,12 @@ class Store:
 
 def _of(path: Path, note: _Note) -> Checkpoint:
     return Checkpoint(path=path, **{field: getattr(note, field) for field in Checkpoint.__struct_fields__[1:]})
+
+
+def _put(note: _Note, path: Path) -> None:
+    """Write the note beside this file."""
+    with _durable(path.with_name(path.name + _NOTE)) as (file, _):
+        file.write(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
 def _read(path: Path) -> _Note | None:
