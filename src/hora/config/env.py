@@ -293,18 +293,24 @@ def launcher_process(marker: str) -> str:
     started = ""
     while pid > 1:
         try:
-            # The name in field 2 may hold spaces and brackets; the rest starts after the last bracket.
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            parent, began = _parent_and_start(pid)
             with open(f"/proc/{pid}/environ", "rb") as file:
                 marked = f"{marker}=".encode() in b"\0" + file.read() or pid == os.getpid()
         except OSError:  # gone, or another user's: then it is not one of ours
             break
-        started = fields[19].decode()
+        started = began
         if not marked:
             break
-        pid = int(fields[1])
+        pid = parent
     return f"{pid}-{started}" if started else str(os.getppid())
+
+
+def _parent_and_start(pid: int) -> tuple[int, str]:
+    """A process's parent, and when it was started, in the kernel's own measure."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # The name in field 2 may hold spaces and brackets; the rest starts after the last bracket.
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[1]), fields[19].decode()
 
 
 def launcher_option(option: str) -> str:
@@ -318,8 +324,7 @@ def launcher_option(option: str) -> str:
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 words = file.read().decode(errors="replace").split("\0")
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
+            parent, _ = _parent_and_start(pid)
         except OSError:
             break
         if option in words[:-1]:

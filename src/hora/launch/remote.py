@@ -220,12 +220,10 @@ class _Site:
             link.give_credit()
             silent_s = now - link.heard
             if silent_s > self._settings.host_timeout_s:
-                raise WireError(
-                    f"{link.share.host} has not answered for {silent_s:.0f} s ({link.address}): the host is down, or "
-                    "the link to it is"
-                )
-        except WireError as error:
-            self._lose(link, str(error))
+                why = f"{link.share.host} has not answered for {silent_s:.0f} s ({link.address}): the host is down, or "
+                self._lose(link, why + "the link to it is")
+        except WireError:
+            self._lose(link)
 
     def _heard(self, link: Link, message: o.FromAgent) -> None:
         host = link.share.host
@@ -245,15 +243,15 @@ class _Site:
         elif isinstance(message, o.Done):
             link.done = True
 
-    def _lose(self, link: Link, why: str) -> None:
+    def _lose(self, link: Link, why: str = "") -> None:
         """Its agent has ended, as it should; or else this host does not count any more, and its workers end by
-        themselves or with their guardian."""
+        themselves or with their guardian. Without a reason, the connection broke."""
         host = link.share.host
         self._selector.unregister(link.endpoint)
         link.hang_up()
         if link.done:
             return
-        if "has not answered" not in why:
+        if not why:
             why = f"the connection to the agent on {host} ({link.address}) broke: it was killed, or the host went down"
             why += _words(self._said(host))
         if self._started_at is None:
