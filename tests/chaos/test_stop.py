@@ -35,7 +35,7 @@ DEADLINE_S = 60.0
 def test_a_stopped_worker_is_named_and_given_up(tmp_path: Path, transport: list[str]) -> None:
     script = tmp_path / "loop.py"
     script.write_text(WORKER)
-    bounds = {"HORA_STALL_CHECK_TIME_SECONDS": "1", "HORA_STALL_SHUTDOWN_TIME_SECONDS": "8"}
+    bounds = {"HORA_STALL_CHECK_TIME_SECONDS": "1", "HORA_STALL_SHUTDOWN_TIME_SECONDS": "4"}
     job = subprocess.Popen(
         hora("run", "-np", "2", *transport, sys.executable, script), env=clean_environment(**bounds),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

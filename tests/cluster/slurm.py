@@ -16,9 +16,11 @@ __all__ = ["Slurm", "missing_for_slurm"]
 
 START_S = 40.0
 CORES = 4  # claimed by every node, whatever this machine has
+_ASK_S = 0.2  # between two questions to Slurm, each of which is a process
 
-# Node failures are noticed as fast as Slurm can, and a requeued job starts as soon as it can (cred_expire). Nothing is
-# bound to cores or groups that this machine may not have.
+# Node failures are noticed as fast as Slurm can, and a requeued job starts as soon as it can: not before what its first
+# run was allowed to start with has expired (cred_expire). Nothing is bound to cores or groups that this machine may not
+# have.
 _CONFIGURATION = """
 ClusterName=test
 SlurmctldHost=login({login})
@@ -102,7 +104,7 @@ class Slurm:
             return set(re.findall(r"^(\S+) idle$", said, re.MULTILINE)) == everybody
 
         try:
-            wait_until(idle, START_S, "every node of Slurm to be idle")
+            wait_until(idle, START_S, "every node of Slurm to be idle", every_s=_ASK_S)
         except AssertionError as error:
             logs = "".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in self.place.glob("*.log"))
             raise AssertionError(f"{error}\n{logs}") from None
@@ -139,8 +141,8 @@ class Job:
 
     @property
     def state(self) -> str:
-        fields = self._ask()
-        return fields.get("JobState", "GONE")
+        """As Slurm says, or GONE if it has forgotten the job. A controller too busy to answer says nothing: UNKNOWN."""
+        return self._ask().get("JobState", "UNKNOWN")
 
     @property
     def exit_code(self) -> int:
@@ -156,7 +158,8 @@ class Job:
         """Wait for the job to end, or to come into ``state``; its output so far."""
         over = {state} if state else {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "GONE"}
         try:
-            wait_until(lambda: self.state in over, deadline_s, f"job {self.number} to be {' or '.join(sorted(over))}")
+            what = f"job {self.number} to be {' or '.join(sorted(over))}"
+            wait_until(lambda: self.state in over, deadline_s, what, every_s=_ASK_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.state} and said:\n{self.output}") from None
         return self.output
@@ -172,17 +175,13 @@ class Job:
         """As sbatch's ``--signal`` does it: to all steps, or with ``--batch`` to the script alone."""
         self._slurm.cluster.login.run(["scancel", *to, f"--signal={name}", str(self.number)], START_S, check=True)
 
-    def begin_now(self) -> None:
-        """Slurm lets a job that was requeued wait for two minutes; wait until it has been, and spare it the rest."""
-        self.wait(START_S, "PENDING")
-        update = ["scontrol", "update", f"JobId={self.number}", "StartTime=now"]
-        self._slurm.cluster.login.run(update, START_S, check=True)
-
     def cancel(self) -> None:
         self._slurm.cluster.login.run(["scancel", str(self.number)], START_S)
 
     def _ask(self) -> dict[str, str]:
         said = self._slurm.cluster.login.run(["scontrol", "show", "job", str(self.number)], START_S).stdout
+        if "Invalid job id" in said:
+            return {"JobState": "GONE"}
         return dict(re.findall(r"(\w+)=(\S*)", said))
 
 

@@ -86,16 +86,15 @@ def test_a_failed_job_ends_its_chain(slurm: Slurm, tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", [["--batch"], []], ids=["script", "steps"])
 def test_an_interrupted_job_is_requeued_and_goes_on(slurm: Slurm, tmp_path: Path, to: list[str]) -> None:
     """Warned as sbatch's --signal=B:USR1 does it, which is what the script asks for, and as --signal=USR1 does."""
-    steps = 1500
+    steps = 300
     saved = tmp_path / "saved.pt"
-    command = ["python", EXAMPLE, "--steps", str(steps), "--every", "50", "--checkpoint", saved]
+    command = ["python", EXAMPLE, "--steps", str(steps), "--every", "20", "--checkpoint", saved]
     what = ["--nodes", "2", "--tasks-per-node", "2", "--time", "30m", "--requeue", *command]
     [job] = submit(slurm, tmp_path, *what)
     try:
         wait_until(lambda: saved.exists() or job.state not in ("PENDING", "RUNNING"), JOB_S, "the first checkpoint")
         job.signal("USR1", *to)
-        job.wait_for("leaves after step", JOB_S)
-        job.begin_now()
+        job.wait_for("put back 1 times", JOB_S)
         output = job.wait(2 * JOB_S)
     finally:
         job.cancel()

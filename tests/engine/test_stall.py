@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hora.config.settings import Settings
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.request import Request
-from hora.engine.stall import Fail, StallWatch, Warn, find_deadlock, warning_text
+from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, find_deadlock, silence_text, warning_text
 from hora.transport.base import Kind
 
 
@@ -166,6 +166,16 @@ def test_a_rank_that_answers_again_starts_anew() -> None:
         assert watch.look(silent_world(*silent), float(now)) == []
 
 
-def test_a_silent_rank_that_has_not_submitted_is_a_stall_and_nothing_else() -> None:
+def test_a_silent_rank_that_has_not_submitted_is_told_of_with_what_it_misses_and_given_up() -> None:
     watch = StallWatch(0, Settings(stall_warn_s=2, stall_fail_s=4))
-    assert [watch.look(silent_world(2, missing=True), float(now)) for now in range(10)] == [[]] * 10
+    told = {now: watch.look(silent_world(2, missing=True), float(now)) for now in range(5)}
+    assert [now for now, actions in told.items() if actions] == [2, 4]
+    [silence], [verdict] = told[2], told[4]
+    assert isinstance(silence, Silence) and "'x' of ranks 0-2" in silence_text(silence, 4.0)
+    assert isinstance(verdict, GiveUp) and verdict.rank == 2
+
+
+def test_who_waits_for_the_last_operation_of_a_name_is_not_stuck_in_the_next() -> None:
+    """Ranks 0 and 1 are a step ahead; rank 2 still waits for its part of the last step, under the same name."""
+    x = pending("x", (0, 1, 2), (0, 1))
+    assert find_deadlock(world({0: [x], 1: [x], 2: [x]}, [x])) == ()

@@ -74,9 +74,11 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition") -> None:
+def wait_until(
+    condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition", every_s: float = 0.01
+) -> None:
     """Poll, with a deadline; never a plain sleep."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"
-        time.sleep(0.01)
+        time.sleep(every_s)

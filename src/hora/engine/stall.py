@@ -2,8 +2,9 @@
 
 A *deadlock* is certain: ranks whose every submitting thread waits inside Hora for operations that only each other
 could complete. It is reported within two seconds. A *stall* is only suspicious: a rank has not submitted what others
-wait for, and may rightly be saving a checkpoint. It is warned about, and fails after a bound. So does *silence*: a rank
-has submitted, but is stopped or does not answer while the others wait for its part.
+wait for, and may rightly be saving a checkpoint. It is warned about, and fails after a bound. *Silence* is worse: the
+rank that others wait for is stopped or does not answer, whether it has submitted or not. It is warned about, and counts
+as dead after the same bound.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class Fail(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """Something to tell the user: this rank has not answered for ``age_s`` while others wait for it."""
+    """Something to tell the user: this rank has not answered for ``age_s`` while others wait for it, some of them for
+    operations it has not submitted."""
 
     state: RankState
     age_s: float
+    pending: tuple[Pending, ...] = ()
 
 
 class GiveUp(NamedTuple):
@@ -68,8 +71,13 @@ def find_deadlock(snapshot: Snapshot) -> tuple[Pending, ...]:
         pending = by_key.get(key)
         return pending is not None and bool((set(pending.missing) - joined) & stuck.keys())
 
+    def earlier(key: tuple[str, tuple[int, ...]], rank: int) -> bool:
+        """Whether it waits for the last operation of this name, which is under way, and not for the one pending."""
+        return key in by_key and rank in by_key[key].missing
+
     def may_go_on(state: RankState) -> bool:
-        return not state.waiting_on or not all(hopeless(key) for key in state.waiting_on)
+        keys = state.waiting_on
+        return not keys or not all(hopeless(key) and not earlier(key, state.rank) for key in keys)
 
     while free := [rank for rank, state in stuck.items() if may_go_on(state)]:
         for rank in free:
@@ -103,7 +111,10 @@ class StallWatch:
         return actions
 
     def _stalls(self, snapshot: Snapshot) -> list[Warn | Fail]:
-        mine = [p for p in snapshot.pending if p.requests and min(p.requests) == self._rank]
+        silent = {state.rank for state in snapshot.ranks if state.silent}  # of what misses these, the silences tell
+        mine = [
+            p for p in snapshot.pending if p.requests and min(p.requests) == self._rank and silent.isdisjoint(p.missing)
+        ]
         keys = {(p.name, p.members) for p in mine}
         self._warned = {key: when for key, when in self._warned.items() if key in keys}
         late, actions = [], list[Warn | Fail]()
@@ -123,17 +134,17 @@ class StallWatch:
         silent = {state.rank: state for state in snapshot.ranks if state.silent}
         self._silent = {rank: self._silent.get(rank, now) for rank in silent}
         self._told = {rank: when for rank, when in self._told.items() if rank in silent}
-        missing = {rank for p in snapshot.pending for rank in p.missing}  # of these the stalls tell
         speaker = min((r.rank for r in snapshot.ranks if r.waiting_on and not r.silent), default=self._rank)
         actions = list[Silence | GiveUp]()
-        for rank in silent.keys() - missing:
+        for rank in sorted(silent):
             age_s, due_s = now - self._silent[rank], self._told.get(rank, self._settings.stall_warn_s)
             if age_s >= self._settings.stall_fail_s > 0:
-                status = f"it has not answered for {age_s:.0f} s: it is stopped, or its host hangs"
+                status = f"it has not answered for {age_s:.0f} s: it is stopped, hangs in one call, or its host hangs"
                 actions.append(GiveUp(rank, status))
             elif age_s >= due_s and self._rank == speaker:
                 self._told[rank] = due_s * _WARN_AGAIN
-                actions.append(Silence(silent[rank], age_s))
+                pending = tuple(p for p in snapshot.pending if rank in p.missing)
+                actions.append(Silence(silent[rank], age_s, pending))
         return actions
 
 
@@ -141,15 +152,18 @@ def silence_text(silence: Silence, fail_s: float) -> str:
     """What to print about a rank that does not answer.
 
     >>> print(silence_text(Silence(RankState(3, 346, False, (), True), 20.0), 600.0))
-    rank 3 (pid 346) has not answered for 20 s, and others wait for its part of an operation.
-    It is stopped (kill -CONT 346 lets it go on), or its host hangs. It counts as dead after 600 s.
+    rank 3 (pid 346) has not answered for 20 s, and others wait for it.
+    It is stopped (kill -CONT 346 lets it go on), hangs in one call, or its host hangs. It counts as dead after 600 s.
     """
     rank, pid = silence.state.rank, silence.state.pid
-    return (
-        f"rank {rank} (pid {pid}) has not answered for {silence.age_s:.0f} s, and others wait for its part of an "
-        f"operation.\nIt is stopped (kill -CONT {pid} lets it go on), or its host hangs. It counts as dead after "
-        f"{fail_s:g} s."
-    )
+    lines = [
+        f"rank {rank} (pid {pid}) has not answered for {silence.age_s:.0f} s, and others wait for it"
+        + (":" if silence.pending else "."),
+        *_operations(silence.pending),
+        f"It is stopped (kill -CONT {pid} lets it go on), hangs in one call, or its host hangs. "
+        f"It counts as dead after {fail_s:g} s.",
+    ]
+    return "\n".join(lines)
 
 
 def warning_text(warn: Warn, stacks: dict[int, str], fail_s: float) -> str:

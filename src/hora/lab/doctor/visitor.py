@@ -36,6 +36,8 @@ class Listener:
         threading.Thread(target=self._greet, daemon=True).start()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # or the thread that is in accept() would still greet one guest
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _greet(self) -> None:
