@@ -22,7 +22,8 @@ from hora.config.settings import Settings
 from hora.engine.hosttable import INLINE_BYTES, HostTable, Task
 from hora.engine.table import TableTicket
 from hora.transport.arithmetic import bytes_of
-from hora.transport.base import Buffer, DType, KeyValue, Kind, Mover, ReduceOp
+from hora.transport.base import Buffer, DType, Finish, KeyValue, Kind, ReduceOp, StartingMover
+from hora.transport.exchange import done
 from hora.transport.kernels import reduce_at
 from hora.transport.scratch import Scratch, unpack
 from hora.wire.messages import Peer
@@ -32,6 +33,7 @@ __all__ = ["HierarchicalMover", "Stages", "stages"]
 _LEAST_BYTES, _MOST_BYTES = 256 << 10, 2 << 20  # of a chunk
 _LANES = 4  # at most
 _AHEAD = 4  # chunks of a lane that may be under way at once
+_BETWEEN = 2  # of them between hosts: one is on the network while what came of the other is summed
 _FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
@@ -98,7 +100,13 @@ class HierarchicalMover:
     """The mover of one rank, over ``flat``, which all ranks have. One thread carries out all work, in one order."""
 
     def __init__(
-        self, generation: int, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings, flat: Mover
+        self,
+        generation: int,
+        rank: int,
+        peers: Sequence[Peer],
+        store: KeyValue,
+        settings: Settings,
+        flat: StartingMover,
     ) -> None:
         self._rank, self._peers, self._flat = rank, tuple(peers), flat
         self._here = tuple(peer.rank for peer in peers if peer.host == peers[rank].host)
@@ -252,7 +260,7 @@ class HierarchicalMover:
             brought[:] = bytes_of(packed)
             ticket = self._table.at_once(summing).start(brought.ctypes.data, brought)
         if team.leads:
-            self._reduce_between(packed, team.leaders, how)
+            self._start_between(packed, team.leaders, how)()
         if team.shares:
             self._table.at_once(_showing(team, packed, 0))(packed.address)
         if ticket is not None:
@@ -263,25 +271,41 @@ class HierarchicalMover:
         """In chunks, each through the three stages."""
         size = min(max(_LEAST_BYTES, source.nbytes // (_AHEAD * len(team.lanes))), _MOST_BYTES)
         flow = _Flow(self._table, team, how, _cut(source, size), _cut(target, size))
-        for number in flow.led():
-            self._reduce_between(flow.take(number), team.lanes[team.lane], how)
+        under_way: deque[tuple[int, Finish]] = deque()
+
+        def give_oldest() -> None:
+            number, finish = under_way.popleft()
+            finish()
             flow.give(number)
+
+        for turn, number in enumerate(flow.led()):
+            between = self._start_between(flow.take(number), team.lanes[team.lane], how, turn % _BETWEEN)
+            under_way.append((number, between))
+            if len(under_way) == _BETWEEN:
+                give_oldest()
+        while under_way:
+            give_oldest()
         flow.finish()
 
-    def _reduce_between(self, piece: Buffer, leaders: tuple[int, ...], how: Stages) -> None:
-        """The stage between hosts, in place."""
+    def _start_between(self, piece: Buffer, leaders: tuple[int, ...], how: Stages, place: int = 0) -> Finish:
+        """Begin the stage between hosts, in place, and return what waits for its end."""
         if len(leaders) > 2:
             self._flat.allreduce(
                 [piece], [piece], op=how.outer, prescale=1.0, postscale=how.postscale, members=leaders,
                 contributors=leaders, divisor=how.divisor,
             )  # fmt: skip
-            return
+            return done
         # Two show each other what they have: as many bytes as if each summed a half, but they wait only once.
         size = piece.nbytes
-        both = self._scratch.take("both", 2 * size)
+        both = self._scratch.take(f"both {place}", 2 * size)
         row = Buffer(both.ctypes.data, DType.UINT8, (2 * size,), both)
-        self._flat.allgather(_as_bytes(piece), row, nbytes=(size, size), members=leaders)
-        _reduce((row.address, row.address + size), piece, how.outer, 1.0, how.postscale, how.divisor)
+        shown = self._flat.start_allgather(_as_bytes(piece), row, nbytes=(size, size), members=leaders)
+
+        def finish() -> None:
+            shown()
+            _reduce((row.address, row.address + size), piece, how.outer, 1.0, how.postscale, how.divisor)
+
+        return finish
 
     # ---- showing ----
 

@@ -49,9 +49,8 @@ def start(meeting: Meeting) -> TalkBackend:
     generation, rank, peers, settings = meeting.generation, meeting.rank, meeting.peers, meeting.settings
     inside, _, between = meeting.transport.rpartition("+")
     store = _HubStore(meeting)
-    mover = make_mover(between, rank, peers, store, settings)
-    if inside:
-        mover = HierarchicalMover(generation, rank, peers, store, settings, mover)
+    flat = make_mover(between, rank, peers, store, settings)
+    mover = HierarchicalMover(generation, rank, peers, store, settings, flat) if inside else flat
     backend = TalkBackend(meeting, with_gpus(mover, rank, store, settings))
     store.ended = backend.over
     return backend

@@ -7,10 +7,10 @@ order. Agreement, fusion and naming happen one layer up, in ``engine``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Buffer", "DType", "KeyValue", "Kind", "Mover", "ReduceOp"]
+__all__ = ["Buffer", "DType", "Finish", "KeyValue", "Kind", "Mover", "ReduceOp", "StartingMover"]
 
 
 class Kind(enum.IntEnum):
@@ -166,3 +166,15 @@ class Mover(Protocol):
 
     def close(self) -> None:
         """Free everything; safe to call twice and after a failure."""
+
+
+Finish = Callable[[], None]  # waits for the end of what was begun
+
+
+class StartingMover(Mover, Protocol):
+    """A mover that can have several gatherings under way."""
+
+    def start_allgather(
+        self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]
+    ) -> Finish:
+        """Begin an allgather. All members begin theirs in the same order, and end them in that order."""

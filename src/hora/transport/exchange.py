@@ -12,13 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from hora.transport.arithmetic import Array, adasum, bytes_of
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.transport.base import Buffer, DType, Finish, ReduceOp
 from hora.transport.kernels import reduce_parts
 from hora.transport.scratch import Scratch, unpack
 
-__all__ = ["SMALL_BYTES", "ExchangeMover"]
+__all__ = ["SMALL_BYTES", "ExchangeMover", "done"]
 
 SMALL_BYTES = 16 * 2**10
+
+
+def done() -> None:
+    """The ``Finish`` of what is over already."""
 
 
 class ExchangeMover(ABC):
@@ -37,8 +41,8 @@ class ExchangeMover(ABC):
         """Send ``sent[i]`` bytes to the i-th rank and receive ``received[i]`` from it."""
 
     @abstractmethod
-    def _gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
-        """Concatenate what the ranks bring: the i-th brings ``sizes[i]`` bytes."""
+    def _start_gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> Finish:
+        """Begin to concatenate what the ranks bring: the i-th brings ``sizes[i]`` bytes."""
 
     @abstractmethod
     def _broadcast(self, target: Array, position: int, ranks: tuple[int, ...]) -> None:
@@ -78,7 +82,12 @@ class ExchangeMover(ABC):
                 self._reduce_shares(sources, targets, dtype, op, prescale, postscale, contributors, divisor)
 
     def allgather(self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]) -> None:
-        self._gather(bytes_of(input), bytes_of(output), list(nbytes), members)
+        self.start_allgather(input, output, nbytes=nbytes, members=members)()
+
+    def start_allgather(
+        self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]
+    ) -> Finish:
+        return self._start_gather(bytes_of(input), bytes_of(output), list(nbytes), members)
 
     def broadcast(self, buffer: Buffer, output: Buffer, *, root: int, members: tuple[int, ...]) -> None:
         target = bytes_of(output)
@@ -151,6 +160,9 @@ class ExchangeMover(ABC):
             return
         self._gather(result, packed, shares, ranks)
         unpack(packed, targets)
+
+    def _gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
+        self._start_gather(source, target, sizes, ranks)()
 
     def _gather_by_broadcasts(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
         """``_gather`` for a transport that cannot do this one at once."""

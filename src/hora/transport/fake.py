@@ -19,7 +19,7 @@ import numpy as np
 
 from hora.errors import HorovodInternalError
 from hora.transport.arithmetic import Array, adasum, bytes_of, reduce_parts
-from hora.transport.base import Buffer, ReduceOp
+from hora.transport.base import Buffer, Finish, ReduceOp
 
 __all__ = ["Exchange", "FakeMover", "NotYet"]
 
@@ -122,6 +122,11 @@ class FakeMover:
         call = ("allgather", input.dtype, tuple(nbytes), members)
         everyone = self._swap(members, call, [bytes_of(input)]).ordered
         bytes_of(output)[:] = np.concatenate([parts[0] for parts in everyone])
+
+    def start_allgather(
+        self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]
+    ) -> Finish:
+        return lambda: self.allgather(input, output, nbytes=nbytes, members=members)
 
     def broadcast(self, buffer: Buffer, output: Buffer, *, root: int, members: tuple[int, ...]) -> None:
         call = ("broadcast", buffer.dtype, buffer.shape, root, members)

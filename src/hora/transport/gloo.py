@@ -11,6 +11,7 @@ it down in that state can abort the process.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ import torch.distributed as dist
 
 from hora.errors import EnvironmentUnfit, HorovodInternalError
 from hora.transport.arithmetic import Array
-from hora.transport.base import KeyValue
-from hora.transport.exchange import SMALL_BYTES, ExchangeMover
+from hora.transport.base import Finish, KeyValue
+from hora.transport.exchange import SMALL_BYTES, ExchangeMover, done
 from hora.transport.scratch import Scratch
 from hora.transport.torch_store import TorchStore
 
@@ -48,14 +49,14 @@ class GlooMover(ExchangeMover):
             ) from error
         self._groups: dict[tuple[int, ...], Any] = {}
         self._failed = self._closed = False
-        self._moving = False  # inside Gloo right now
+        self._under_way: list[Any] = []  # inside Gloo right now; it keeps their memory
 
     def abort(self, reason: str) -> None:
         """Nothing: Gloo notices closed connections by itself, and otherwise its timeout ends what it does."""
 
     def close(self) -> None:
-        if self._failed or self._moving:
-            _abandoned.append((self._groups, self._device, self._scratch))
+        if self._failed or self._under_way:
+            _abandoned.append((self._groups, self._device, self._scratch, self._under_way))
         self._groups, self._scratch, self._closed = {}, Scratch(), True
 
     def _exchange(
@@ -65,30 +66,31 @@ class GlooMover(ExchangeMover):
             target[:] = source
             return
         options = dist.AllToAllOptions()
-        self._wait(self._group(ranks).alltoall_base(_tensor(target), _tensor(source), received, sent, options))
+        self._begin(self._group(ranks).alltoall_base(_tensor(target), _tensor(source), received, sent, options))()
 
-    def _gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
+    def _start_gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> Finish:
         largest, total = max(sizes), sum(sizes)
         if total == 0:
-            return
+            return done
         if len(ranks) == 1:
             target[:] = source
         elif min(sizes) == largest:
-            self._wait(self._group(ranks)._allgather_base(_tensor(target), _tensor(source)))
+            return self._begin(self._group(ranks)._allgather_base(_tensor(target), _tensor(source)))
         elif largest * len(ranks) <= 2 * total + SMALL_BYTES:  # Gloo wants equal parts: pad them
             padded = self._scratch.take("padded", largest * (len(ranks) + 1)).reshape(len(ranks) + 1, largest)
             padded[-1, : source.size] = source
-            self._wait(self._group(ranks)._allgather_base(_tensor(padded[:-1].reshape(-1)), _tensor(padded[-1])))
+            self._begin(self._group(ranks)._allgather_base(_tensor(padded[:-1].reshape(-1)), _tensor(padded[-1])))()
             np.concatenate([row[:size] for row, size in zip(padded, sizes, strict=False)], out=target)
         else:  # too uneven for that: one broadcast a rank
             self._gather_by_broadcasts(source, target, sizes, ranks)
+        return done
 
     def _broadcast(self, target: Array, position: int, ranks: tuple[int, ...]) -> None:
         if len(ranks) == 1 or target.size == 0:
             return
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = position, 0
-        self._wait(self._group(ranks).broadcast([_tensor(target)], options))
+        self._begin(self._group(ranks).broadcast([_tensor(target)], options))()
 
     def _group(self, ranks: tuple[int, ...]) -> Any:
         if self._closed or self._failed:
@@ -106,14 +108,16 @@ class GlooMover(ExchangeMover):
             self._groups[ranks] = group
         return self._groups[ranks]
 
-    def _wait(self, work: Any) -> None:
-        self._moving = True
+    def _begin(self, work: Any) -> Finish:
+        self._under_way.append(work)
+        return partial(self._finish, work)
+
+    def _finish(self, work: Any) -> None:
         try:
             work.wait()
-            self._moving = False
+            self._under_way.remove(work)
         except RuntimeError as error:
             self._failed = True
-            _abandoned.append(work)
             raise HorovodInternalError(f"Gloo could not move data: {_short(error)}") from error
 
 

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from hora.config.settings import Settings
-from hora.transport.base import KeyValue, Mover
+from hora.transport.base import KeyValue, Mover, StartingMover
 from hora.wire.messages import Peer
 
 __all__ = ["finish", "gpus_present", "make_mover", "with_gpus"]
 
 
-def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings) -> Mover:
+def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings) -> StartingMover:
     """The mover of this rank, one of ``peers`` (all ranks of the generation, in rank order).
 
     ``kind`` is "gloo" or "mpi". Cheap: ranks connect when they first move data, each set of ranks for itself, so that

@@ -11,6 +11,7 @@ If MPI was started here, ``finish`` ends it; after a failure it does not even tr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import zlib
@@ -19,7 +20,8 @@ from typing import Any
 
 from hora.errors import EnvironmentUnfit, HorovodInternalError
 from hora.transport.arithmetic import Array
-from hora.transport.exchange import ExchangeMover
+from hora.transport.base import Finish
+from hora.transport.exchange import ExchangeMover, done
 from hora.transport.scratch import Scratch
 
 __all__ = ["MpiMover", "finish"]
@@ -79,13 +81,14 @@ class MpiMover(ExchangeMover):
 
         self._do(start, ranks)
 
-    def _gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> None:
+    def _start_gather(self, source: Array, target: Array, sizes: list[int], ranks: tuple[int, ...]) -> Finish:
         if len(ranks) == 1:
             target[:] = source
         elif sum(sizes) > _MOST_BYTES:
             self._gather_by_broadcasts(source, target, sizes, ranks)
         elif sum(sizes):
-            self._do(lambda comm: [comm.Iallgatherv(source, [target, sizes])], ranks)
+            return self._start(lambda comm: [comm.Iallgatherv(source, [target, sizes])], ranks)
+        return done
 
     def _broadcast(self, target: Array, position: int, ranks: tuple[int, ...]) -> None:
         if len(ranks) > 1:
@@ -94,12 +97,18 @@ class MpiMover(ExchangeMover):
 
     def _do(self, start: Callable[[Any], list[Any]], ranks: tuple[int, ...]) -> None:
         """Start operations among these ranks and see them through."""
-        global _failed
+        self._start(start, ranks)()
+
+    def _start(self, start: Callable[[Any], list[Any]], ranks: tuple[int, ...]) -> Finish:
         if self._stopped or _failed:
             raise HorovodInternalError(f"MPI can no longer move data: {self._stopped or 'it failed before'}")
         requests: list[Any] = []
-        try:
-            requests = start(self._comm(ranks))
+        with self._blamed(requests):
+            requests += start(self._comm(ranks))
+        return lambda: self._see_through(requests)
+
+    def _see_through(self, requests: list[Any]) -> None:
+        with self._blamed(requests):
             deadline, tests = time.monotonic() + self._timeout_s, 0
             while not self._mpi.Request.Testall(requests):
                 tests += 1
@@ -111,6 +120,13 @@ class MpiMover(ExchangeMover):
                         " (HORA_GLOO_TIMEOUT_SECONDS is the limit)"
                     )
                 time.sleep(0 if tests < _EAGER_TESTS else _NAP_S)
+
+    @contextlib.contextmanager
+    def _blamed(self, requests: list[Any]) -> Iterator[None]:
+        """After a failure in here MPI is not used again, and the memory that it may still touch is kept."""
+        global _failed
+        try:
+            yield
         except BaseException as error:
             _failed = True
             _abandoned.append((requests, self._scratch))
