@@ -11,7 +11,7 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 python 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2  # two files at a time; tests start several processes themselves
 
 # Stamps: the environment is made once, and again only when a file it was made from changes.
 CREATED   := $(VENV)/.created

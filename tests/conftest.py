@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,20 @@ def pytest_make_collect_report(
     report = yield
     _refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`make test` runs two files at a time. The hosts of tests/cluster have fixed names, so these are one; and so are
+    all tests that look at the clock for as long as a death takes to be noticed."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            together = nodeid.startswith(("tests/cluster/", "tests/chaos/"))
+            return "hosts" if together else nodeid.partition("::")[0]
+
+    return Files(config, log)
 
 
 def _segments() -> set[str]:

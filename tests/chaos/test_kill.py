@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.launch.jobs import processes_of, run_hora, start_hora, wait_until
+from tests.launch.jobs import processes_of, run_hora, shared_files, start_hora, wait_until
 
 WORKER = Path(__file__).with_name("worker.py")
 KILLS = int(os.environ.get("HORA_TEST_KILLS", "100"))
@@ -22,7 +22,7 @@ SIZE = 3
 @pytest.mark.timeout(KILLS * 10)
 @pytest.mark.parametrize(("transport", "kills"), [("shm", KILLS), ("gloo", max(1, KILLS // 10))])
 def test_random_kills_of_workers(transport: str, kills: int) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_files()
     for trial in range(kills):
         dice = random.Random(trial)
         job = start_hora("run", "-np", str(SIZE), sys.executable, WORKER, "loop", HORA_TRANSPORT=transport)
@@ -51,7 +51,7 @@ def test_random_kills_of_workers(transport: str, kills: int) -> None:
         assert job.returncode == 128 + signal.SIGKILL, context
         assert f"rank {victim} failed first" in output, context
         wait_until(lambda cookie=cookie: not processes_of(cookie), 5.0, "the job's processes to be gone")
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_files() == before
 
 
 @pytest.mark.slow

@@ -74,6 +74,11 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def shared_files() -> set[str]:
+    """What is in /dev/shm, but for torch's, which comes and goes with the data loaders of other tests."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("torch_")}
+
+
 def wait_until(
     condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition", every_s: float = 0.01
 ) -> None:

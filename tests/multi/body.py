@@ -2,7 +2,7 @@
 
 A body is a function ``f(hvd, rank, size)`` that every rank of a crew runs at the same time; it fails if any rank
 raises. Bodies live in ``tests/multi/bodies``, one file a subject, and run unchanged at every size and on every
-transport.
+transport; those of the front-end, which are long, at every size on one of them and at one on the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from types import ModuleType
 Function = Callable[[ModuleType, int, int], None]
 
 SIZES = (1, 2, 3, 4)
+# By transport: the sizes of bodies that only use collectives which other bodies try everywhere, and of those others.
+FRONT_END_SIZES = {"shm": SIZES, "gloo": (2,), "shm+gloo": (4,)}
+ALL_SIZES = {"shm": SIZES, "gloo": SIZES, "shm+gloo": (3, 4)}
+_FRONT_END = (
+    "adasum_optimizer", "compression", "guards", "objects", "optimizer", "optimizer_beside", "optimizer_guarded",
+    "optimizer_uneven", "summary", "sync_batch_norm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,12 @@ class Body:
     name: str
     function: Function
     sizes: tuple[int, ...]
+
+    def runs(self, transport: str, size: int) -> bool:
+        """Whether it is tried there."""
+        subject = self.name.partition(".")[0]
+        layouts = FRONT_END_SIZES if subject in _FRONT_END else ALL_SIZES
+        return size in self.sizes and size in layouts[transport]
 
 
 _bodies: dict[str, Body] = {}

@@ -1,4 +1,4 @@
-"""Every body, at every size, on every transport: each a test of its own."""
+"""Every body, at all its sizes and on all its transports: each a test of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.multi.body import SIZES, all_bodies
-from tests.multi.crew import LAYOUTS, Crew
+from tests.multi.crew import Crew
 
 TRANSPORTS = ("shm", "gloo", "shm+gloo")
 BODIES = all_bodies()
@@ -43,7 +43,7 @@ CASES = [
     for transport in TRANSPORTS
     for size in SIZES
     for name, body in BODIES.items()
-    if size in body.sizes and size in LAYOUTS.get(transport, SIZES)
+    if body.runs(transport, size)
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.launch.jobs import shared_files
 
 from hora.config.settings import Settings
 from hora.errors import EnvironmentUnfit
@@ -164,10 +165,8 @@ def test_a_segment_for_too_many_workers_is_refused_with_a_reason() -> None:
         shm.create_segment(257, 1, Settings())
 
 
-def test_nothing_appears_in_dev_shm(tmp_path: object) -> None:
-    import os
-
-    before = set(os.listdir("/dev/shm"))
+def test_nothing_appears_in_dev_shm() -> None:
+    before = shared_files()
     segment = shm.create_segment(4, 1, Settings())
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_files() == before
     segment.close()
