@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,6 +73,19 @@ def processes_of(job: str) -> dict[int, str]:
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def rest_of(process: subprocess.Popen[str], deadline_s: float) -> str:
+    """What it still prints, to its end. ``communicate`` would lose what was read ahead when a line was read."""
+    assert process.stdout is not None
+    late = threading.Timer(deadline_s, process.kill)
+    late.start()
+    try:
+        said = process.stdout.read()
+        process.wait()
+    finally:
+        late.cancel()
+    return said
 
 
 def shared_files() -> set[str]:

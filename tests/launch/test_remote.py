@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.farm import Plain, farm
-from tests.launch.jobs import SOURCE, clean_environment, processes_of, python, wait_until
+from tests.launch.jobs import SOURCE, clean_environment, processes_of, python, rest_of, wait_until
 
 import hora
 from hora.errors import WorkersFailed
@@ -73,8 +73,7 @@ class Running:
         return not any(processes_of(job) for job in self.jobs) and not any(map(alive, self.agents.values()))
 
     def finish(self) -> str:
-        out, _ = self.launcher.communicate(timeout=40)
-        return self._seen + out
+        return self._seen + rest_of(self.launcher, 40)
 
 
 def alive(pid: int) -> bool:

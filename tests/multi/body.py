@@ -27,28 +27,30 @@ _FRONT_END = (
 
 @dataclass(frozen=True)
 class Body:
-    """One body: its name (``allreduce.every_shape``) and the sizes it makes sense at."""
+    """One body: its name (``allreduce.every_shape``) and where it makes sense."""
 
     name: str
     function: Function
     sizes: tuple[int, ...]
+    once: bool  # on shared memory only
 
     def runs(self, transport: str, size: int) -> bool:
         """Whether it is tried there."""
         subject = self.name.partition(".")[0]
         layouts = FRONT_END_SIZES if subject in _FRONT_END else ALL_SIZES
-        return size in self.sizes and size in layouts[transport]
+        return size in self.sizes and size in layouts[transport] and (transport == "shm" or not self.once)
 
 
 _bodies: dict[str, Body] = {}
 
 
-def body(*, sizes: tuple[int, ...] = SIZES) -> Callable[[Function], Function]:
-    """Mark a function as a body: ``@body()``, or ``@body(sizes=(2, 4))``."""
+def body(*, sizes: tuple[int, ...] = SIZES, once: bool = False) -> Callable[[Function], Function]:
+    """Mark a function as a body: ``@body()``, or ``@body(sizes=(2, 4))``. One that is long, and to which the transport
+    cannot matter, is ``once``."""
 
     def mark(function: Function) -> Function:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        _bodies[name] = Body(name, function, sizes)
+        _bodies[name] = Body(name, function, sizes, once)
         return function
 
     return mark

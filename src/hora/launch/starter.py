@@ -17,8 +17,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+import hora
 from hora.config import env
 from hora.errors import EnvironmentUnfit
 from hora.launch.local import wait_handle
@@ -27,9 +31,14 @@ from hora.launch.orders import AGENT_SAYS
 __all__ = ["Carrier", "Command", "Starter", "agent_command", "explain_end", "shown"]
 
 _LONGEST_COMPLAINT = 6  # lines
-# All hosts wait for it: msgspec does without typing_extensions, which takes as long to import as all the rest, and -m
-# would import more.
-_AGENT = 'import sys; sys.modules["typing_extensions"] = None; from hora.launch.agent import live; live()'
+# All hosts wait for it: msgspec does without typing_extensions, which takes as long to import as all the rest, -m would
+# import more, and without site (-S), which reads every .pth file, Python is there in half the time. Where the same
+# interpreter finds Hora elsewhere, site is asked after all.
+_AGENT = (
+    'import os, sys; sys.modules["typing_extensions"] = None; sys.path += {path!r}; '
+    'os.path.isdir(sys.path[-2] + "/hora") or __import__("site").main(); '
+    "from hora.launch.agent import live; live()"
+)
 
 
 class Carrier(Protocol):
@@ -74,7 +83,8 @@ class Starter(Protocol):
 
 def agent_command() -> list[str]:
     """The agent, with this interpreter; it must exist under the same name on every host."""
-    return [sys.executable, "-P", "-c", _AGENT]
+    places = [str(Path(module.__file__ or "").parents[1]) for module in (hora, msgspec)]
+    return [sys.executable, "-S", "-P", "-c", _AGENT.format(path=places)]
 
 
 class Command:

@@ -271,21 +271,21 @@ def trains_as_well(hvd: ModuleType, compressor: ErrorFeedback, saves: float) -> 
     assert compressor.raw_bytes > saves * compressor.wire_bytes, compressor.report()
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)
 def power_sgd_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
     trains_as_well(hvd, PowerSGD(rank=2, start_step=8), saves=10)
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)
 def top_k_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
     trains_as_well(hvd, TopK(ratio=0.02), saves=15)
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)
 def one_bit_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
     trains_as_well(hvd, OneBit(), saves=15)
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)
 def int8_trains_as_well(hvd: ModuleType, rank: int, size: int) -> None:
     trains_as_well(hvd, Int8(), saves=3.5)

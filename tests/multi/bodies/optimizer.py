@@ -254,7 +254,7 @@ def with_closures(hvd: ModuleType, rank: int, size: int) -> None:
         same(model, reference, make, 1e-7)
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)
 def compiled(hvd: ModuleType, rank: int, size: int) -> None:
     model, reference = network(), network()
     faster = torch.compile(model, backend="aot_eager")
