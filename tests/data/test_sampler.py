@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hora.data.sampler import Sampler
@@ -17,6 +17,7 @@ def shares(samples: int, size: int, **more: object) -> list[list[int]]:
     return [list(Sampler(samples, rank=rank, size=size, **more)) for rank in range(size)]  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(SAMPLES, SIZES, st.integers(0, 5))
 def test_kept_uneven_every_sample_comes_exactly_once(samples: int, size: int, seed: int) -> None:
     taken = shares(samples, size, seed=seed, uneven="keep")
@@ -24,6 +25,7 @@ def test_kept_uneven_every_sample_comes_exactly_once(samples: int, size: int, se
     assert max(map(len, taken)) - min(map(len, taken)) <= 1
 
 
+@settings(deadline=None)
 @given(SAMPLES, SIZES)
 def test_wrapped_it_is_what_torchs_sampler_gives(samples: int, size: int) -> None:
     """Without shuffling the two must agree; DistributedSampler is the reference for padding."""
@@ -33,6 +35,7 @@ def test_wrapped_it_is_what_torchs_sampler_gives(samples: int, size: int) -> Non
         assert len(Sampler(samples, rank=rank, size=size)) == len(share)
 
 
+@settings(deadline=None)
 @given(SAMPLES, SIZES)
 def test_dropped_all_have_the_same_and_none_twice(samples: int, size: int) -> None:
     if samples < size:
@@ -45,6 +48,7 @@ def test_dropped_all_have_the_same_and_none_twice(samples: int, size: int) -> No
     assert len(set(flat)) == len(flat)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 200), SIZES, SIZES, st.data())
 def test_resumed_on_other_workers_the_rest_comes_exactly_once(
     samples: int, size: int, later: int, data: st.DataObject

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hora.data.replace import replacing
 from hora.errors import BadData
 
-__all__ = ["RECORD_BYTES", "TEST_FILE", "TRAIN_FILES", "Images", "read_cifar", "write_cifar"]
+__all__ = ["RECORD_BYTES", "TEST_FILE", "TRAIN_FILES", "Images", "read_cifar", "records_of", "write_cifar"]
 
 RECORD_BYTES = 1 + 3 * 32 * 32
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -53,5 +54,15 @@ def read_cifar(*paths: Path) -> Images:
 
 
 def write_cifar(path: Path, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> None:
-    """Write images in that form."""
-    path.write_bytes(np.concatenate([labels.reshape(-1, 1), pixels.reshape(len(labels), -1)], axis=1).tobytes())
+    """Write images in that form, whole or not at all."""
+    with replacing(path) as file:
+        file.write(records_of(pixels, labels))
+
+
+def records_of(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> bytes:
+    """The bytes of such a file.
+
+    >>> len(records_of(np.zeros((2, 3, 32, 32), np.uint8), np.array([3, 9], np.uint8))) == 2 * RECORD_BYTES
+    True
+    """
+    return np.concatenate([labels.reshape(-1, 1), pixels.reshape(len(labels), -1)], axis=1).tobytes()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hora.data.replace import replacing
 from hora.errors import BadData
 
 __all__ = ["read_idx", "write_idx"]
@@ -50,7 +51,7 @@ def read_idx(path: Path, dimensions: int | None = None) -> npt.NDArray[Any]:
 
 
 def write_idx(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as an IDX file, gzipped if the name ends in ``.gz``."""
+    """Write an array as an IDX file, gzipped if the name ends in ``.gz``; whole or not at all."""
     dtype = array.dtype.newbyteorder(">") if array.dtype.itemsize > 1 else array.dtype
     code = next((code for known, code in _CODES.items() if known == dtype), None)
     if code is None:
@@ -58,7 +59,8 @@ def write_idx(path: Path, array: npt.NDArray[Any]) -> None:
     data = (
         bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(dtype).tobytes()
     )
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    with replacing(path) as file:
+        file.write(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def _bytes(path: Path) -> bytes:

@@ -22,6 +22,7 @@ Sink = Callable[[bytes], None]
 
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memory is bounded
+_SOON_S = 0.01
 _QUIET_S = 0.25  # how long a pipe that someone holds beyond the job's end must be silent to be given up
 
 
@@ -167,6 +168,7 @@ class Pump(threading.Thread):
         and again until that is done."""
         self._finishing = True
         self.put(lambda: None)
+        self.join(_SOON_S if meanwhile is not None else None)  # mostly there is nothing left
         while meanwhile is not None and self.is_alive():
             meanwhile()
         self.join()

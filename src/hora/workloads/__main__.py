@@ -1,0 +1,16 @@
+"""One worker of `hora train -np N`: ``python -m hora.workloads WORKLOAD OPTIONS_AS_JSON [--launcher-draws]``."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from hora.workloads import options_of
+from hora.workloads.start import train_here
+
+if __name__ == "__main__":
+    name, document, *flags = sys.argv[1:]
+    sys.exit(
+        train_here(msgspec.json.decode(document, type=options_of(name)), launcher_draws="--launcher-draws" in flags)
+    )

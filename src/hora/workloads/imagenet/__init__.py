@@ -1,0 +1,1 @@
+"""ImageNet: ResNets on JPEG pictures, as the reference study and Goyal et al. trained them."""

@@ -1,0 +1,93 @@
+"""What can be set of the ImageNet workload, and the published schedules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from hora.errors import UsageError
+from hora.workloads import options as base
+
+__all__ = ["Architecture", "OptimizerName", "Options", "Schedule"]
+
+Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101"]
+OptimizerName = Literal["sgd", "nesterov", "lars", "lamb"]
+Schedule = Literal["naive", "linear", "stepping:5", "gradual:5", "gradual:10", "goyal", "lars"]
+
+_STUDY = {"rule": "linear", "decay": "30,60,80"}
+_LARGE_BATCH = {"decay_weights_only": True}  # what Goyal et al., LARS and LAMB have in common
+
+
+class Options(base.Options, frozen=True, kw_only=True):
+    """The defaults are the reference study's.
+
+    >>> plan = Options.of({"schedule": "gradual:5"}).plan(samples=1_281_167, workers=32)
+    >>> [round(plan.lr_at_epoch(epoch), 2) for epoch in (0, 1, 2, 3, 4, 5, 30)]
+    [0.05, 0.36, 0.67, 0.98, 1.29, 1.6, 0.16]
+    >>> Options.of({"schedule": "naive"}).plan(samples=1_281_167, workers=32).peak_lr
+    0.1
+    """
+
+    workload: ClassVar[str] = "imagenet"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "schedule=naive": {"rule": "none", "decay": "every:30"},
+        "schedule=linear": _STUDY,
+        "schedule=stepping:5": _STUDY | {"warmup": "stepping:5"},
+        "schedule=gradual:5": _STUDY | {"warmup": "gradual:5"},
+        "schedule=gradual:10": _STUDY | {"warmup": "gradual:10"},
+        "schedule=goyal": _STUDY
+        | _LARGE_BATCH
+        | {"batch": 32, "warmup": "iteration:5", "optimizer": "nesterov", "zero_gamma": True, "small_fc": True},
+        "schedule=lars": _LARGE_BATCH
+        | {
+            "epochs": 42.0,
+            "lr": None,  # by the global batch
+            "rule": "lars",
+            "warmup": "zero:5",
+            "decay": "polynomial:2",
+            "optimizer": "lars",
+            "weight_decay": 2e-4,
+            "label_smoothing": 0.1,
+        },
+    }
+
+    epochs: base.Epochs = 90.0
+    batch: base.Batch = 128
+    decay: base.Decay = "30,60,80"
+    last: Annotated[
+        base.Last, Meta(description="Whether an epoch ends with a smaller step for the samples left over.")
+    ] = "keep"
+    loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 4
+    log_every: Annotated[int, Meta(gt=0, description="Steps between lines.")] = 10
+
+    arch: Annotated[Architecture, Meta(description="The network.")] = "resnet50"
+    schedule: Annotated[
+        Schedule,
+        Meta(description="Defaults for everything below and for rate, rule, warm-up and decay: as in the study, in "
+                         "Goyal et al., or in MLPerf with LARS."),
+    ] = "linear"  # fmt: skip
+    optimizer: Annotated[OptimizerName, Meta(description="sgd has momentum; nesterov is sgd with Nesterov's.")] = "sgd"
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of sgd, nesterov and lars.")] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 1e-4
+    decay_weights_only: Annotated[bool, Meta(description="Do not decay biases and BN parameters.")] = False
+    zero_gamma: Annotated[bool, Meta(description="Begin with every residual block as an identity.")] = False
+    small_fc: Annotated[bool, Meta(description="Begin with the classifier's weights drawn from N(0, 0.01).")] = False
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1, description="What is taken from the label and spread.")] = 0.0
+    image_size: Annotated[int, Meta(ge=32, description="Height and width of what the network sees.")] = 224
+    resize: Annotated[int, Meta(ge=32, description="The shorter side in validation, before the centre is cut out.")] = (
+        256
+    )
+    weights: Annotated[str, Meta(description="File of weights to begin with, such as torchvision's.")] = ""
+    evaluate: Annotated[bool, Meta(description="Only validate --resume or --weights.")] = False
+
+    def check(self) -> None:
+        super().check()
+        if self.resize < self.image_size:
+            raise UsageError(
+                f"--resize {self.resize} is less than --image-size {self.image_size}, so validation has no such centre "
+                f"to cut out. Give --resize {round(self.image_size * 8 / 7)} or so."
+            )
+        if self.evaluate and self.resume == "no" and not self.weights:
+            raise UsageError("--evaluate needs something to validate. Give --resume CHECKPOINT or --weights FILE.")

@@ -1,0 +1,216 @@
+"""Trains a ResNet on ImageNet, or on any set of pictures in folders, tar shards or TFRecord shards.
+
+The loop is the reference study's with what it lacked: a sharded validation whose metrics are those of all workers, BN
+statistics that are saved as they were validated, and a run that goes on to the bit. Its log lines and checkpoint fields
+are the study's, for the tools that read them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hora.torch as hvd
+from hora.data.generated import is_generated
+from hora.data.loader import BatchPlan, Loader
+from hora.data.source import Source, open_source
+from hora.errors import BadData, UsageError
+from hora.schedule.lamb import LAMB
+from hora.schedule.lars import LARS
+from hora.workloads.agree import everywhere, on_first
+from hora.workloads.imagenet import log
+from hora.workloads.imagenet.data import Batch, Training, Validation, normalised
+from hora.workloads.imagenet.model import decay_groups, resnet
+from hora.workloads.imagenet.options import Options
+from hora.workloads.metrics import Means, accuracy, shard
+from hora.workloads.run import Run, compression
+from hora.workloads.workers import Workers, device_of_this_worker
+
+__all__ = ["train"]
+
+CHECKPOINT, BEST = "checkpoint.pth.tar", "model_best.pth.tar"
+STUDY_BATCHES = 200  # the study's speed is over the first so many
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train as the options say; the final metrics."""
+    hvd.init()  # Hora 1: this process is one worker of many
+    device = device_of_this_worker()
+    torch.manual_seed(options.seed)
+    pictures = everywhere(Pictures.of, options)
+    say(*log.version_lines(), f"=> creating model '{options.arch}'")
+    model = resnet(options.arch, pictures.classes, zero_gamma=options.zero_gamma, small_fc=options.small_fc).to(device)
+    if options.weights:
+        on_first(load_weights, model, options.weights)
+    workers = Workers(model, options)
+    plan = options.plan(len(pictures.training), workers.total)
+    optimizer = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
+        make_optimizer(model, options, plan.peak_lr),
+        model.named_parameters(),
+        compression=(compressed := compression(options)),
+        backward_passes_per_step=len(workers) * options.accumulate,
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3: all begin with the same weights
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4: and the same optimizer
+    top = min(5, pictures.classes)
+    first_times: list[float] = []
+    with (
+        Run(
+            options,
+            plan,
+            model,
+            optimizer,
+            workers,
+            facts={"classes": pictures.classes, "validation samples": len(pictures.validation)},
+            generated=pictures.generated,
+            quiet=True,
+            compression=compressed,
+            model_field="state_dict",
+            fields=lambda: {"arch": options.arch, "best_acc1": 100 * (run.best or 0.0)},
+            names=lambda epoch, step, whole: CHECKPOINT,
+            best_name=BEST,
+        ) as run,
+        Loader(
+            Training(pictures.training, options.image_size, options.seed),
+            run.plans,
+            processes=options.loaders,
+            epochs=math.ceil(options.epochs),
+        ) as training,
+        Loader(
+            Validation(pictures.validation, options.image_size, options.resize),
+            lambda _: [BatchPlan(indices) for indices in shard(len(pictures.validation), options.batch)],
+            processes=options.loaders,
+        ) as validation,
+    ):
+        tell_start(run, options)
+        if options.evaluate:
+            workers.average()
+            run.validated(evaluate(model, validation.epoch(0), run, pictures, top))
+            return run.result()
+        for epoch in run.epochs():  # goes on where a checkpoint was written
+            say(*log.rate_lines(epoch, plan))
+            meters = log.Meters()
+            for number, batches in enumerate(run.batches(training.epoch(epoch)), start=run.epoch_step):
+                optimizer.zero_grad()
+                for worker, (images, labels) in batches:  # one, or several emulated or accumulated
+                    images, labels = normalised(images, device), labels.to(device)
+                    with worker, run.autocast():
+                        scores = model(images)
+                    loss = cross_entropy(scores.float(), labels, label_smoothing=options.label_smoothing)
+                    (loss / len(batches)).backward()
+                    top1, top5 = accuracy(scores, labels), accuracy(scores, labels, top)
+                    run.count(len(labels), loss=loss, accuracy=top1, top5=top5)
+                    meters.add(len(labels), loss.item(), top1.item(), top5.item())
+                optimizer.step()
+                run.step()  # leaves with a checkpoint if the job must end
+                meters.time.add(run.step_s)
+                meters.data.add(run.data_s)
+                if epoch == 0 and number < STUDY_BATCHES:
+                    first_times.append(run.step_s)
+                if number % options.log_every == 0:
+                    say(log.epoch_line(epoch, number, run.steps_per_epoch, meters))
+            run.validated(evaluate(model, validation.epoch(epoch), run, pictures, top))
+    return run.result() | {
+        "arch": options.arch,
+        "study_images_per_s": plan.global_batch * len(first_times) / sum(first_times) if first_times else None,
+    }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Batch], run: Run, pictures: Pictures, top: int) -> dict[str, float]:
+    """Loss and accuracies over the whole validation set, of which every worker takes its share."""
+    model.eval()
+    samples, device = len(pictures.validation), run.workers.device
+    means, meters = Means(), log.Meters()
+    means.add(0, {"loss": 0.0, "accuracy": 0.0, "top5": 0.0})  # a worker may have no share, if there are many
+    count = math.ceil(math.ceil(samples / hvd.size()) / run.options.batch)
+    began = time.perf_counter()
+    for number, (images, labels) in enumerate(batches):
+        images, labels = normalised(images, device), labels.to(device)
+        with run.autocast():
+            scores = model(images)
+        loss = cross_entropy(scores.float(), labels)
+        found = loss.item(), accuracy(scores, labels).item(), accuracy(scores, labels, top).item()
+        means.add(len(labels), dict(zip(("loss", "accuracy", "top5"), found, strict=True)))
+        meters.add(len(labels), *found)
+        began, last = time.perf_counter(), began
+        meters.time.add(began - last)
+        if number % run.options.log_every == 0:
+            say(log.validation_line(number, count, meters))
+    result = means.reduced()  # Hora 5: metrics are those of all workers
+    say(log.summary_line(result["accuracy"], result["top5"]))
+    return result
+
+
+class Pictures(NamedTuple):
+    """The data set."""
+
+    training: Source
+    validation: Source
+    generated: bool
+
+    @property
+    def classes(self) -> int:
+        return len(self.training.classes)
+
+    @classmethod
+    def of(cls, options: Options) -> Pictures:
+        """Open what lies in the data folder; raises BadData if its two parts do not belong together."""
+        folder = options.data_folder
+        training, validation = open_source(folder, "train"), open_source(folder, "val")
+        if training.classes != validation.classes:
+            odd = sorted(set(training.classes) ^ set(validation.classes))[:3]
+            raise BadData(
+                f"{folder}: training has {len(training.classes)} classes and validation {len(validation.classes)}; "
+                f"only one of them has {', '.join(odd)}. Labels would mean other things. Give both the same folders."
+            )
+        return cls(training, validation, is_generated(folder))
+
+
+def make_optimizer(model: nn.Module, options: Options, lr: float) -> torch.optim.Optimizer:
+    """The optimizer, with weight decay where it belongs."""
+    groups = decay_groups(model, options.weight_decay, vectors=not options.decay_weights_only)
+    match options.optimizer:
+        case "lars":
+            return LARS(groups, lr, momentum=options.momentum)
+        case "lamb":
+            return LAMB(groups, lr)
+    return torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=options.optimizer == "nesterov")
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Take weights from a file: a state dictionary such as torchvision's, or a checkpoint with one inside."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        states = content.get("state_dict", content)
+        model.load_state_dict({name.removeprefix("module."): tensor for name, tensor in states.items()})
+    except Exception as error:  # torch raises whatever it meets
+        reason = str(error).strip().replace("\n", " ")[:300]
+        raise UsageError(
+            f"--weights {path} does not fit: {reason}. Give weights of this --arch and data set."
+        ) from None
+
+
+def tell_start(run: Run, options: Options) -> None:
+    """Say what the run goes on from, and take over what a checkpoint of the study's own scripts knows."""
+    if run.loaded:
+        if "run" not in run.loaded and "best_acc1" in run.loaded:
+            run.best = float(run.loaded["best_acc1"]) / 100
+        say(f"=> loading checkpoint '{run.checkpoint}'", f"=> loaded checkpoint '{run.checkpoint}' (epoch {run.epoch})")
+    elif options.resume != "no":
+        say(f"=> no checkpoint found at '{options.out_folder / CHECKPOINT}'")
+    for caution in run.plan.cautions():
+        say(f"caution: {caution}")
+
+
+def say(*lines: str) -> None:
+    """Print on the first worker."""
+    if hvd.rank() == 0:
+        for line in lines:
+            print(line, flush=True)

@@ -1,0 +1,129 @@
+"""A run's checkpoints: where they go, which to go on from, and that two runs do not get mixed up in one folder.
+
+Used on rank 0. The files are plain torch files that ``torch.load(weights_only=True)`` reads without Hora; that they are
+whole is the store's business (``hora.checkpoint``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hora.checkpoint import Checkpoint, Store
+from hora.errors import DamagedCheckpoint, EnvironmentUnfit, UsageError
+
+__all__ = ["Keeper", "usual_name"]
+
+
+def usual_name(epoch: int, step: int, whole: bool) -> str:
+    """What a checkpoint is called, after so many epochs, or in the middle of one.
+
+    >>> usual_name(3, 1800, True), usual_name(3, 2000, False)
+    ('epoch-0003.pt', 'step-00002000.pt')
+    """
+    return f"epoch-{epoch:04d}.pt" if whole else f"step-{step:08d}.pt"
+
+
+class Keeper:
+    """The checkpoints in one folder.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> keeper = Keeper(Path(folder.name))
+    >>> keeper.choose("auto", overwrite=False) is None
+    True
+    >>> saved = keeper.save("epoch-0001.pt", {"epoch": 1}, position=100, facts={})
+    >>> keeper.load(keeper.choose("auto", overwrite=False))
+    {'epoch': 1}
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self, folder: Path, *, keep: int = 3, best: str = "", highest: bool = True, best_name: str = ""
+    ) -> None:
+        """The one with the best value of the fact ``best`` stays; it is also called ``best_name``, if that is given."""
+        self.folder = folder
+        self._store = Store(folder, keep=keep, best=best, highest=highest)
+        self._best_name = best_name
+
+    def choose(self, resume: str, overwrite: bool) -> Path | None:
+        """The checkpoint to go on from; None to begin anew. Refuses what would mix two runs."""
+        if resume == "auto":
+            latest = self._store.latest()
+            return latest.path if latest else None
+        there = self._store.all()
+        if resume != "no":
+            return self._named(Path(resume), there, overwrite)
+        if there and not overwrite:
+            raise UsageError(
+                f"there is a run in {self.folder} already, up to {there[-1].path.name}. A new one would mix with it. "
+                "Go on with it (--resume auto), delete it (--overwrite), or give another folder (--out)."
+            )
+        self._forget(there)
+        return None
+
+    def _named(self, path: Path, there: list[Checkpoint], overwrite: bool) -> Path:
+        if path.is_dir():
+            latest = Store(path).latest()
+            if latest is None:
+                raise UsageError(f"--resume {path}: no checkpoint in that folder is whole. Give another, or leave it.")
+            path = latest.path
+        if not path.is_file():
+            raise UsageError(f"--resume {path}: there is no such file. Give a checkpoint, its folder, or 'auto'.")
+        for checkpoint in Store(path.parent).all():
+            if checkpoint.path == path:
+                checkpoint.verify()
+        known = next((c for c in there if c.path.resolve() == path.resolve()), None)
+        later = [c for c in there if known is None or c.position > known.position]
+        if later and not overwrite:
+            raise UsageError(
+                f"--resume {path}: there are other checkpoints in {self.folder}, up to {later[-1].path.name}, which "
+                "this run would mix with. Delete them (--overwrite), or give another folder (--out)."
+            )
+        self._forget(later)
+        return path
+
+    def _forget(self, checkpoints: list[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            checkpoint.path.with_name(checkpoint.path.name + ".json").unlink(missing_ok=True)
+            checkpoint.path.unlink(missing_ok=True)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """What is in a checkpoint."""
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}. Give another checkpoint.") from None
+        except Exception as error:  # what is not a torch file fails in the unpickler anywhere
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise DamagedCheckpoint(f"{path} is not a checkpoint of plain data: {reason}. Give another one.") from None
+        if not isinstance(content, dict):
+            raise DamagedCheckpoint(f"{path} holds a {type(content).__name__}, not a checkpoint. Give another one.")
+        return content
+
+    def save(self, name: str, content: Mapping[str, Any], *, position: float, facts: Mapping[str, Any]) -> Path:
+        """Write one; whatever is killed meanwhile, what was there before still is."""
+        try:
+            saved = self._store.save(name, lambda file: torch.save(content, file), position=position, facts=facts)
+        except (OSError, RuntimeError) as error:  # torch wraps what the disk says
+            raise EnvironmentUnfit(
+                f"the checkpoint {self.folder / name} could not be written: {error}. What was there before still is. "
+                "Make room, or give another folder with --out; then go on with --resume auto."
+            ) from None
+        return saved.path
+
+    def name_best(self, path: Path) -> None:
+        """This is the best so far."""
+        if self._best_name:
+            part = self.folder / f"{self._best_name}.part"
+            part.unlink(missing_ok=True)
+            try:
+                os.link(path, part)  # the store replaces files, it does not write into them
+            except OSError:
+                shutil.copyfile(path, part)
+            part.replace(self.folder / self._best_name)

@@ -1,0 +1,91 @@
+"""Training on MNIST, top to bottom. The five lines that make it distributed are marked ``# Hora``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hora.torch as hvd
+from hora.workloads.agree import everywhere
+from hora.workloads.metrics import accuracy, checksum, shard
+from hora.workloads.mnist.data import Digits, load
+from hora.workloads.mnist.model import network
+from hora.workloads.mnist.options import Options
+from hora.workloads.run import Run, compression
+from hora.workloads.workers import Workers, device_of_this_worker
+
+__all__ = ["evaluate", "train"]
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train, and return the final metrics."""
+    hvd.init()  # Hora 1
+    device = device_of_this_worker()
+    data = everywhere(load, options.data_folder, options.network == "horovod")
+
+    torch.manual_seed(options.seed)
+    model = network(options.network).to(device)
+    workers = Workers(model, options)
+    plan = options.plan(len(data.train), workers.total)
+
+    optimizer: Any = (
+        torch.optim.Adam(model.parameters(), lr=plan.peak_lr)
+        if options.optimizer == "adam"
+        else torch.optim.SGD(model.parameters(), lr=plan.peak_lr, momentum=options.momentum)
+    )
+    smaller = compression(options)
+    optimizer = hvd.DistributedOptimizer(  # Hora 2
+        optimizer, model.named_parameters(), smaller, backward_passes_per_step=len(workers) * options.accumulate
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4
+
+    horovods = options.network == "horovod"  # which prints lines of its own
+    facts = {"test samples": len(data.test), "labels": checksum(data.train.labels)}
+    with Run(options, plan, model, optimizer, workers, facts=facts, generated=data.generated,
+             compression=smaller, quiet=horovods) as run:  # fmt: skip
+        for epoch in run.epochs():
+            for batches in run.batches(data.train.batch(plan.indices) for plan in run.plans(epoch)):
+                optimizer.zero_grad()
+                for worker, (images, labels) in batches:
+                    images, labels = images.to(device), labels.to(device)
+                    with worker, run.autocast():
+                        scores = model(images)
+                    loss = F.cross_entropy(scores.float(), labels)
+                    (loss / len(batches)).backward()
+                    run.count(len(labels), loss=loss, accuracy=accuracy(scores, labels))
+                optimizer.step()
+                if horovods and (run.epoch_step % options.log_every) == 0:
+                    tell(run, loss.item())
+                run.step()
+            found = evaluate(run, model, data.test)
+            run.validated(found)
+            if horovods:
+                run.say(f"\nTest set: Average loss: {found['loss']:.4f}, Accuracy: {100 * found['accuracy']:.2f}%\n")
+    return run.result()
+
+
+def evaluate(run: Run, model: nn.Module, digits: Digits) -> dict[str, float]:
+    """Loss and accuracy over all of a set, of which each rank looks at its part."""
+    model.eval()
+    totals = torch.zeros(3, dtype=torch.float64)  # loss, correct, samples
+    with torch.no_grad():
+        for indices in shard(len(digits), run.options.val_batch):
+            images, labels = (tensor.to(run.workers.device) for tensor in digits.batch(indices))
+            with run.autocast():
+                scores = model(images).float()
+            loss = F.cross_entropy(scores, labels, reduction="sum")
+            totals += torch.tensor([loss.item(), (scores.argmax(1) == labels).sum().item(), len(labels)])
+    loss, correct, samples = hvd.allreduce(totals, op=hvd.Sum, name="validation").tolist()  # Hora 5
+    return {"loss": loss / samples, "accuracy": correct / samples}
+
+
+def tell(run: Run, loss: float) -> None:
+    """Horovod's line, which every rank prints: its own part of the epoch, and its own loss."""
+    seen = run.epoch_step * run.options.batch * run.options.accumulate * len(run.workers)
+    mine = run.plan.samples // hvd.size()
+    done = 100.0 * run.epoch_step / run.steps_per_epoch
+    print(f"Train Epoch: {run.epoch + 1} [{seen}/{mine} ({done:.0f}%)]\tLoss: {loss:.6f}", flush=True)

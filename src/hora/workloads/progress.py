@@ -1,0 +1,224 @@
+"""How a run tells how it goes: a bar on a terminal, plain lines in a log.
+
+Rank 0 tells. Under `hora train -np N` its output goes through the launcher, which then draws the bar: the worker sends
+what there is to draw in marked lines (``MARK``), and the launcher's ``Listener`` picks them out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = [
+    "MARK",
+    "Bar",
+    "Lines",
+    "Listener",
+    "Marks",
+    "Silence",
+    "State",
+    "Teller",
+    "duration",
+    "launcher_draws",
+    "teller",
+]
+
+MARK = b"\x1ehora "  # begins a line that is for the launcher
+_REDRAW_S = 0.2
+_WIDE = 110  # columns of a terminal that has room for a bar besides the figures
+_draws = False
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to tell after a step."""
+
+    epoch: int
+    epochs: float
+    step: int  # of the epoch
+    steps: int
+    done: float  # of the whole run, from 0 to 1
+    lr: float
+    images_per_s: float
+    left_s: float
+    metrics: dict[str, float] = {}
+
+    def text(self) -> str:
+        """
+        >>> State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
+        ...       metrics={"loss": 0.25, "accuracy": 0.9375}).text()
+        'epoch 1/40  step 100/300  loss 0.2500  accuracy 93.75 %  5,432 images/s  lr 0.0002  ETA 1:15'
+        """
+        place = f"epoch {self.epoch + 1}/{self.epochs:g}  step {self.step}/{self.steps}"
+        speed = f"{self.images_per_s:,.0f} images/s  lr {self.lr:.6g}  ETA {duration(self.left_s)}"
+        return "  ".join([place, *metrics_text(self.metrics), speed])
+
+    def short(self) -> str:
+        """The same for a bar, which shows how far it is.
+
+        >>> State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
+        ...       metrics={"loss": 0.25, "accuracy": 0.9375}).short()
+        'epoch 1/40  loss 0.2500  accuracy 93.75 %  5,432 images/s  ETA 1:15'
+        """
+        speed = f"{self.images_per_s:,.0f} images/s  ETA {duration(self.left_s)}"
+        return "  ".join([f"epoch {self.epoch + 1}/{self.epochs:g}", *metrics_text(self.metrics), speed])
+
+
+def metrics_text(metrics: dict[str, float]) -> list[str]:
+    """
+    >>> metrics_text({"val_loss": 0.05, "val_accuracy": 0.99})
+    ['val_loss 0.0500', 'val_accuracy 99.00 %']
+    """
+    return [f"{k} {v:.2%}".replace("%", " %") if _is_share(k) else f"{k} {v:.4f}" for k, v in metrics.items()]
+
+
+def _is_share(name: str) -> bool:
+    return name.endswith(("accuracy", "top5"))
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(75), duration(7322), duration(float("inf"))
+    ('1:15', '2:02:02', '?')
+    """
+    if not seconds < 1e8:
+        return "?"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Teller(Protocol):
+    """Somebody who tells."""
+
+    def step(self, state: Callable[[], State], number: int) -> None:
+        """Step ``number`` of the run is done."""
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+
+    def close(self) -> None: ...
+
+
+class Silence:
+    """Says nothing of steps; other lines are printed."""
+
+    def step(self, state: Callable[[], State], number: int) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Lines(Silence):
+    """A line every so many steps."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def step(self, state: Callable[[], State], number: int) -> None:
+        if number % self._every == 0:
+            self.say(state().text())
+
+
+class Marks(Silence):
+    """Marked lines for the launcher, a few times a second."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def step(self, state: Callable[[], State], number: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= _REDRAW_S:
+            self._last = now
+            sys.stdout.flush()
+            os.write(sys.stdout.fileno(), MARK + msgspec.json.encode(state()) + b"\n")
+
+
+class Bar(Silence):
+    """A bar that is drawn in its place."""
+
+    def __init__(self, stream: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+
+        console = Console(file=stream, highlight=False, markup=False)
+        columns: list[ProgressColumn] = [TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.description}")]
+        if console.width >= _WIDE:
+            columns.insert(0, BarColumn(bar_width=20))
+        self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", total=1.0)
+        self._last = 0.0
+        self._progress.start()
+
+    def step(self, state: Callable[[], State], number: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= _REDRAW_S:
+            self._last = now
+            self.draw(state())
+
+    def draw(self, state: State) -> None:
+        """Draw it as it is now."""
+        self._progress.update(self._task, completed=state.done, description=state.short(), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, soft_wrap=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def launcher_draws() -> Iterator[None]:
+    """Inside, rank 0 sends marks for the launcher instead of telling itself."""
+    global _draws
+    _draws = True
+    try:
+        yield
+    finally:
+        _draws = False
+
+
+def teller(every: int, quiet: bool = False) -> Teller:
+    """Who tells here: nobody of steps if ``quiet``; else as the output wants it, in a log every so many steps."""
+    if quiet:
+        return Silence()
+    if _draws:
+        return Marks()
+    return Bar() if sys.stdout.isatty() else Lines(every)
+
+
+class Listener:
+    """The launcher's side: what workers print, with marks taken out and drawn, and without a prefix for rank 0.
+
+    >>> import io
+    >>> out = io.BytesIO()
+    >>> listener = Listener(out.write, None)
+    >>> listener(b"[0]<stdout>:epoch 1\\n[1]<stdout>:hello\\n")
+    >>> out.getvalue()
+    b'epoch 1\\n[1]<stdout>:hello\\n'
+    """
+
+    _OWN = b"[0]<stdout>:"
+
+    def __init__(self, write: Callable[[bytes], Any], bar: Bar | None) -> None:
+        self._write, self._bar = write, bar
+
+    def __call__(self, data: bytes) -> None:
+        for line in data.splitlines(keepends=True):
+            text = line.removeprefix(self._OWN)
+            if text.startswith(MARK):
+                if self._bar is not None:
+                    self._bar.draw(msgspec.json.decode(text[len(MARK) :], type=State))
+            elif self._bar is not None:
+                self._bar.say(text.decode("utf-8", "replace").rstrip("\n"))
+            else:
+                self._write(text)

@@ -1,0 +1,70 @@
+"""What can be set of the synthetic workload. The defaults are those of Horovod's benchmark and of tf_cnn_benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from hora.errors import UsageError
+from hora.workloads import options as base
+
+__all__ = ["Form", "ModelName", "Options"]
+
+Form = Literal["horovod", "tf"]
+ModelName = Literal[
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet56v1",
+    "resnet56v2",
+    "mnist",
+    "mnist_horovod",
+    "gan3d_generator",
+    "gan3d_discriminator",
+]
+
+
+class Options(base.Options, frozen=True, kw_only=True):
+    """
+    >>> Options.of({}).batch, Options.of({"form": "tf"}).batch, Options.of({"form": "tf"}).weight_decay
+    (32, 64, 4e-05)
+    """
+
+    workload: ClassVar[str] = "synthetic"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "form=tf": {"batch": 64, "weight_decay": 4e-5},
+    }
+
+    lr: base.LearningRate = 0.01
+    base_batch: Annotated[int, Meta(gt=0, description="The batch of all workers together that --lr works at.")] = 32
+    form: Annotated[
+        Form, Meta(description="Measure and tell as Horovod's synthetic benchmark does, or as tf_cnn_benchmarks.")
+    ] = "horovod"
+    model: Annotated[ModelName, Meta(description="What is trained.")] = "resnet50"
+    image_size: Annotated[int, Meta(ge=0, description="Height and width of pictures; 0: the model's own.")] = 0
+    warmup_batches: Annotated[int, Meta(gt=0, description="Batches before measuring.")] = 10
+    batches_per_iter: Annotated[int, Meta(gt=0, description="Of horovod: batches that are timed together.")] = 10
+    iters: Annotated[int, Meta(gt=0, description="Of horovod: how many times they are.")] = 10
+    num_batches: Annotated[int, Meta(gt=0, description="Of tf: batches that are timed.")] = 100
+    display_every: Annotated[int, Meta(gt=0, description="Of tf: batches between lines.")] = 10
+    weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 0.0
+
+    def check(self) -> None:
+        super().check()
+        for name, flag in (("emulate_workers", "--emulate-workers"), ("accumulate", "--accumulate")):
+            if getattr(self, name) > 1:
+                raise UsageError(
+                    f"{flag} {getattr(self, name)}: the synthetic workload measures the speed of the workers that "
+                    "there are, one batch a step. Leave it out, or take another workload."
+                )
+        if self.resume != "no":
+            raise UsageError(
+                f"--resume {self.resume}: the synthetic workload keeps nothing to go on from. Leave it out."
+            )
+        if 0 < self.image_size < 32:
+            raise UsageError(f"--image-size {self.image_size} is too small for these networks. Give 32 or more.")
+        if self.image_size and not self.model.startswith("resnet"):
+            raise UsageError(f"--image-size {self.image_size}: {self.model} takes one size only. Leave it out.")

@@ -1,0 +1,117 @@
+"""`hora train` as a user meets it: flags made from options, two workers, a signal, going on, wrong values."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tests.launch.jobs import run_hora, start_hora
+from tests.workloads.conftest import write_digits
+
+from hora.cli.train import train
+from hora.workloads import WORKLOADS, options_of
+
+TIMEOUT_S = 100.0
+
+
+def shown(*arguments: str) -> str:
+    done = CliRunner().invoke(train, [*arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_every_workload_is_listed_with_its_flags() -> None:
+    listed = shown("--help")
+    assert all(name in listed for name in WORKLOADS)
+    text = " ".join(shown("mnist", "--help").split())
+    for flag in ("-np", "--epochs", "--emulate-workers", "--resume", "--network [tensorflow|horovod]", "--save-every"):
+        assert flag in text
+    assert "Samples each worker takes at a time. [default: 100]" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mnist", "--batch", "0"], "--batch 0: Expected `int` >= 1"),
+        (["mnist", "--batch", "many"], "'many' is not a valid integer"),
+        (["mnist", "--epochs", "-1"], "--epochs -1"),
+        (["mnist", "--warmup", "steep:5"], "steep"),
+        (["mnist", "--network", "other"], "'other' is not one of"),
+        (["mnist", "-np", "0"], "-np 0 is not a number of workers"),
+        (["mnist", "-np", "2", "--emulate-workers", "3"], "--emulate-workers 3 cannot be played by 2 processes"),
+        (["cifar10", "--depth", "50"], "--depth 50: a ResNet v2 has 9n+2 layers"),
+        (["cifar100"], "No such command 'cifar100'"),
+        (["mnist", "--no-such-flag"], "No such option"),
+    ],
+)
+def test_wrong_values_are_refused_before_anything_starts(arguments: list[str], said: str) -> None:
+    done = run_hora("train", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+def test_options_go_to_workers_as_they_were_given() -> None:
+    kind: Any = options_of("mnist")
+    made = kind.of({"network": "horovod", "epochs": 2})
+    assert (made.batch, made.optimizer, made.lr, made.momentum, made.epochs) == (64, "sgd", 0.01, 0.5, 2.0)
+
+
+def test_bad_data_is_one_message_on_every_rank(tmp_path: Path) -> None:
+    done = run_hora("train", "mnist", "-np", "2", "--data", tmp_path / "none", "--out", tmp_path, timeout_s=TIMEOUT_S)
+    assert done.returncode == 2
+    told = [line for line in done.stderr.splitlines() if "there is no folder" in line]
+    assert 1 <= len(told) <= 2 and "Traceback" not in done.stderr  # the last one may be ended before it has said so
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", train=240, test=61)
+
+    def arguments(out: str) -> list[str]:
+        return [
+            "train", "mnist", "-np", "2", "--network", "tensorflow", "--data", str(data), "--out", str(tmp_path / out),
+            "--json", str(tmp_path / f"{out}.json"), "--batch", "10", "--lr", "1e-3", "--epochs", "2",
+            "--log-every", "1",
+        ]  # fmt: skip
+
+    whole = run_hora(*arguments("whole"), timeout_s=TIMEOUT_S)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    result = json.loads((tmp_path / "whole.json").read_text())
+    assert result["workers"] == 2 and result["global_batch"] == 20 and result["peak_lr"] == pytest.approx(2e-4)
+    assert result["steps"] == 24 and result["samples"] == 480 and result["val_accuracy"] > 0.5
+    assert result["images_per_s"] > 0 and result["first_batch_s"] > 0 and result["generated_data"] is False
+    assert "epoch 2/2  step 12/12" in whole.stdout and "images/s" in whole.stdout and "ETA" in whole.stdout
+    assert "[0]<stdout>" not in whole.stdout  # one rank speaks
+
+    process = start_hora(*arguments("parts"))
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "step 5/12" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGTERM)
+        said += process.communicate(timeout=TIMEOUT_S)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 75, said
+    assert "asked to leave: saved" in said and "go on with --resume auto" in said
+    assert not (tmp_path / "parts.json").exists()
+
+    again = run_hora(*arguments("parts"), "--resume", "auto", timeout_s=TIMEOUT_S)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "going on from" in again.stdout
+    found, expected = (
+        torch.load(json.loads((tmp_path / f"{out}.json").read_text())["checkpoint"], weights_only=True)
+        for out in ("parts", "whole")
+    )
+    for name, tensor in expected["model"].items():
+        assert torch.equal(found["model"][name], tensor), name
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [*range(1, 13), 12, *range(13, 25), 24]  # each once, and the epochs' own lines

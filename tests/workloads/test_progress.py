@@ -1,0 +1,65 @@
+"""What is told while training: a bar on a terminal, also through the launcher; lines in a log."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+
+import msgspec
+import pytest
+
+from hora.workloads.progress import MARK, Bar, Lines, Listener, Marks, State, launcher_draws, teller
+
+STATE = State(
+    epoch=2, epochs=40, step=100, steps=300, done=0.25, lr=1e-4, images_per_s=1234.5, left_s=3661,
+    metrics={"loss": 0.125, "accuracy": 0.96875},
+)  # fmt: skip
+TEXT = "epoch 3/40  step 100/300  loss 0.1250  accuracy 96.88 %  1,234 images/s  lr 0.0001  ETA 1:01:01"
+
+
+def drawn(*lines: bytes) -> str:
+    """What a terminal of 80 columns gets from a launcher that heard these lines."""
+    reading, writing = pty.openpty()
+    with os.fdopen(reading, "rb") as terminal, os.fdopen(writing, "w") as stream:
+        fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        bar = Bar(stream)
+        listener = Listener(stream.buffer.write, bar)
+        for line in lines:
+            listener(line)
+        bar.close()
+        stream.flush()
+        return terminal.read1(1 << 16).decode()
+
+
+def test_the_launcher_draws_what_the_first_worker_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    marked = b"[0]<stdout>:" + MARK + msgspec.json.encode(STATE) + b"\n"
+    text = drawn(b"[0]<stdout>:mnist: 2 workers\n[1]<stdout>:hello\n", marked)
+    assert "mnist: 2 workers" in text and "[0]<stdout>" not in text and "[1]<stdout>:hello" in text
+    assert " 25 % epoch 3/40  loss 0.1250  accuracy 96.88 %  1,234 images/s  ETA 1:01:01" in text
+    assert MARK.decode() not in text
+
+
+def test_a_log_gets_a_line_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Lines(every=10)
+    for step in range(1, 31):
+        told.step(lambda: STATE, step)
+    told.say("the end")
+    assert capsys.readouterr().out.splitlines() == [TEXT] * 3 + ["the end"]
+
+
+def test_who_tells(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert type(teller(5)) is Lines
+    with launcher_draws():
+        marks = teller(5)
+        assert type(marks) is Marks
+        monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+        for step in range(100):
+            marks.step(lambda: STATE, step)  # a few times a second, not every time
+    assert type(teller(5)) is Lines
+    lines = capfd.readouterr().out.encode().splitlines()
+    assert 1 <= len(lines) < 50 and msgspec.json.decode(lines[0].removeprefix(MARK), type=State) == STATE
