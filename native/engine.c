@@ -177,7 +177,7 @@ static int drive(struct core *c, bool only_in_place) {
 
 static void settle(struct core *c, struct ticket *t) {
     if ((atomic_load(&t->state) & ~DROPPED) == WAITING && round_over(c, t)) {
-        trace_agreement(c, t);
+        if (!atomic_load(&t->share_done)) trace_agreement(c, t); /* else it was, when this rank summed its share */
         harvest(c, t);
     }
 }

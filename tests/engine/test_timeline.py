@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch.jobs import run_hora
 
 from hora.engine.backend import Event, What
 from hora.engine.request import Request, Segment
@@ -120,3 +122,32 @@ def test_bad_paths_are_refused_clearly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentUnfit, match="cannot write the timeline"):
         make(tmp_path / "file" / "t.json")
+
+
+TRAINING = """
+import torch, hora.torch as hvd
+hvd.init()
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    model(torch.ones(4, 256)).sum().backward()
+    optimizer.step()
+hvd.shutdown()
+"""
+
+
+def test_gradients_that_are_summed_in_place_are_in_it_once(tmp_path: Path) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "t.json"
+    script.write_text(TRAINING)
+    done = run_hora("run", "-np", "2", "--timeline-filename", path, sys.executable, script, timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())
+    # A rank may leave while what it submitted last is not agreed on yet; nothing else stays open.
+    assert all(left == ["NEGOTIATE_ALLREDUCE"] for left in check_nesting(rows).values())
+    times: dict[tuple[int, str], list[float]] = {}
+    for row in rows:
+        if row["ph"] in "BE":
+            times.setdefault((row["pid"], row["name"]), []).append(row["ts"])
+    assert any(name == "ALLREDUCE" for _, name in times)
+    assert all(seen == sorted(seen) for seen in times.values())

@@ -28,6 +28,7 @@ _COMMANDS = {
     "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
     "data": ("hora.cli.data", "Get, make and stage data sets."),
     "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),
+    "timeline": ("hora.cli.timeline", "Read a timeline: where the time went, who is late, what to change."),
     "doctor": ("hora.cli.doctor", "Find out what works on this machine, and how to fix what does not."),
     "env": ("hora.cli.env", "Show versions, machine and variables, for a bug report."),
 }

@@ -1,4 +1,7 @@
-"""`hora plan`: the learning-rate plan of a run, before anything runs. The arithmetic is in ``hora.schedule``."""
+"""`hora plan`: the learning-rate plan of a run, and what it is expected to take, before anything runs.
+
+The arithmetic is in ``hora.schedule`` and ``hora.lab.predict``.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hora.errors import UsageError
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hora.lab.predict.calibration import Basis
+    from hora.lab.predict.forecast import Outlook
+    from hora.lab.predict.network import Algorithm
     from hora.schedule.plan import Plan
 
 __all__ = ["plan"]
+
+IMAGENET = 1_281_167  # training images
+RESNET50_MB = 102.228
+STUDY = "study"
 
 
 @click.command()
@@ -41,7 +55,22 @@ __all__ = ["plan"]
     help="30,60,80 (tenths), 41:0.125,61:0.025 (factors), every:30, cosine, polynomial:2, exponential:0.94 or none.",
 )
 @click.option("--epochs", type=click.FloatRange(min=0, min_open=True), default=90, show_default=True, help="Epochs.")
-@click.option("--samples", type=click.IntRange(1), default=1_281_167, show_default=True, help="Samples of an epoch.")
+@click.option("--samples", type=click.IntRange(1), default=IMAGENET, show_default=True, help="Samples of an epoch.")
+@click.option("--step-ms", type=float, help="Predict from one worker's step of --batch samples, in milliseconds.")
+@click.option(
+    "--calibration",
+    metavar="FILE|study",
+    help="Predict from a table of throughputs or a calibration, or from the reference study's figures.  "
+    "[default: study, if the samples are ImageNet's]",
+)
+@click.option("--link", metavar="RATE:LATENCY", help="The network between hosts, such as 10gbit:50us.")
+@click.option("--per-host", type=click.IntRange(1), help="Workers a host.  [default: 4, or the calibration's]")
+@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Gradients, in MB.  [default: ResNet-50's 102]")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ring", "tree", "hierarchical"]),
+    help="How gradients are summed.  [default: hierarchical, as Hora does, or the calibration's]",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every epoch's rate.")
 def plan(
     workers: int,
@@ -54,9 +83,16 @@ def plan(
     decay: str,
     epochs: float,
     samples: int,
+    step_ms: float | None,
+    calibration: str | None,
+    link: str | None,
+    per_host: int | None,
+    gradient_mb: float | None,
+    algorithm: Algorithm | None,
     json_file: Path | None,
 ) -> None:
-    """Print the learning-rate plan of a run: its rates, its steps, and what is known to go wrong with one like it."""
+    """Print the learning-rate plan of a run: its rates, its steps, what is known to go wrong with one like it, and how
+    long it is expected to take."""
     from hora.schedule import Plan, parse_decay, parse_warmup
 
     if base_lr is None and rule != "lars":
@@ -73,12 +109,69 @@ def plan(
         epochs=epochs,
         samples=samples,
     )
-    _print(made)
+    if calibration is None and step_ms is None and samples == IMAGENET:
+        calibration = STUDY
+    basis = _basis(step_ms, calibration, batch, link, per_host, gradient_mb, algorithm)
+    seen = _outlook(made, basis)
+    _print(made, seen)
     if json_file:
-        _write(made, json_file)
+        _write(made, seen, json_file)
 
 
-def _print(made: Plan) -> None:
+def _basis(
+    step_ms: float | None,
+    calibration: str | None,
+    batch: int,
+    link: str | None,
+    per_host: int | None,
+    gradient_mb: float | None,
+    algorithm: Algorithm | None,
+) -> Basis | None:
+    """What to predict from; None if nothing is known."""
+    from dataclasses import replace
+
+    from hora.lab.predict import calibration as known
+    from hora.lab.predict.network import parse_link
+
+    if step_ms is not None and calibration is not None:
+        raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out")
+    if step_ms is not None:
+        size = 1e6 * (RESNET50_MB if gradient_mb is None else gradient_mb)
+        basis = known.basis_of_step(step_ms / 1e3, batch, gradient_bytes=size, per_host=per_host or 4)
+    elif calibration is not None:
+        basis = known.study() if calibration == STUDY else known.read(Path(calibration))
+    else:
+        return None
+    setting = basis.model.setting
+    setting = replace(
+        setting,
+        gradient_bytes=setting.gradient_bytes if gradient_mb is None else 1e6 * gradient_mb,
+        per_host=per_host or setting.per_host,
+        algorithm=algorithm or setting.algorithm,
+    )
+    basis = basis._replace(model=replace(basis.model, setting=setting))
+    if link is not None:
+        said = f"between hosts gradients move over {link}, as --link says"
+        assumptions = (*(text for text in basis.assumptions if "--link" not in text), said)
+        basis = basis._replace(model=basis.model.over(parse_link(link)), assumptions=assumptions)
+    return basis
+
+
+def _outlook(made: Plan, basis: Basis | None) -> Outlook | None:
+    from hora.lab.predict.forecast import outlook
+
+    if basis is None:
+        return None
+    return outlook(
+        basis,
+        workers=made.workers,
+        batch=made.batch,
+        accumulation=made.accumulation,
+        total_steps=made.total_steps,
+    )
+
+
+def _print(made: Plan, seen: Outlook | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -105,10 +198,54 @@ def _print(made: Plan) -> None:
         console.print(f"Note: {made.warmup.kind} warm-up does not apply to a global batch of {made.global_batch}.")
     for caution in made.cautions():
         console.print(f"Caution: {caution}.", markup=False)
+    _print_outlook(seen, console)
 
 
-def _write(made: Plan, file: Path) -> None:
+def _print_outlook(seen: Outlook | None, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from hora.lab.predict.forecast import duration_text, small_text
+
+    console.print()
+    if seen is None:
+        console.print("Time is not predicted: give --step-ms, one worker's step, or --calibration.", markup=False)
+        return
+    here, level = seen.here, f"{seen.here.step_s.level:.0%}"
+    parts = f"{small_text(here.compute_s)} computing, {small_text(here.waiting_s)} waiting for the slowest"
+    step, speed, share, run = here.step_s, here.images_per_s, here.efficiency, seen.run_s
+    lines = {
+        "predicted": f"from {seen.about}; in brackets, {level} intervals",
+        "step": f"{small_text(step.middle)} ({small_text(step.low)} to {small_text(step.high)}): {parts},",
+        "": f"{small_text(here.exposed_s)} of {small_text(here.comm_s)} communicating not hidden",
+        "samples/s": f"{speed.middle:,.0f} ({speed.low:,.0f} to {speed.high:,.0f}) on {here.hosts} hosts",
+        "efficiency": f"{share.middle:.1%} ({share.low:.1%} to {share.high:.1%})",
+        "whole run": f"{duration_text(run.middle)} ({duration_text(run.low)} to {duration_text(run.high)})",
+    }
+    for heading, text in lines.items():
+        console.print(f"{heading:<13} {text}", markup=False, soft_wrap=True)
+    if seen.farther[seen.algorithm]:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="Far beyond", title_justify="left")
+        for heading in ("workers", "sum", "step", "samples/s", "efficiency", "interval"):
+            table.add_column(heading, justify="left" if heading == "sum" else "right", no_wrap=True)
+        for algorithm, rows in seen.farther.items():
+            for row in rows:
+                share = row.efficiency
+                table.add_row(
+                    f"{row.workers:,}", algorithm, small_text(row.step_s.middle), f"{row.images_per_s.middle:,.0f}",
+                    f"{share.middle:.1%}", f"{share.low:.1%} to {share.high:.1%}",
+                )  # fmt: skip
+        console.print(table)
+    for text in seen.assumptions:
+        console.print(f"Assumed: {text}.", markup=False, soft_wrap=True)
+    for text in seen.far_assumptions if seen.farther[seen.algorithm] else ():
+        console.print(f"Assumed far beyond: {text}.", markup=False, soft_wrap=True)
+
+
+def _write(made: Plan, seen: Outlook | None, file: Path) -> None:
     import msgspec
+
+    from hora.lab.predict.forecast import as_json
 
     every = [{"epoch": epoch, "lr": made.lr_at_epoch(epoch)} for epoch in range(max(1, round(made.epochs)))]
     facts = {
@@ -118,6 +255,6 @@ def _write(made: Plan, file: Path) -> None:
         "total_steps": made.total_steps,
         "cautions": made.cautions(),
     }
-    document = {"plan": made, **facts, "epochs": every}
+    document = {"plan": made, **facts, "epochs": every, "predicted": None if seen is None else as_json(seen)}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")

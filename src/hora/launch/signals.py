@@ -26,6 +26,7 @@ class Signals:
     def __init__(self) -> None:
         self._pending: list[signal.Signals] = []
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._wakeup_before: int | None = None
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write, False)
@@ -34,12 +35,16 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # the kernel would keep exit codes from us
                 self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # The kernel may give a signal to any thread, which does not wake the one that waits on our descriptor.
+            self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in _CAUGHT:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._caught)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._wakeup_before is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self.fd)

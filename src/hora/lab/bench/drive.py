@@ -203,7 +203,8 @@ def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None
     finally:
         watchdog.cancel()
         _kill(process)
-        process.wait()
+        with process:  # waits, and closes the pipe
+            pass
     if code != 0:
         said = "\n".join(tail) or "(they printed nothing)"
         raise WorkersFailed(

@@ -1,0 +1,105 @@
+"""What a job is expected to take, as `hora plan` says it: for these workers, for many more, and on what assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hora.lab.predict.calibration import Basis
+from hora.lab.predict.model import Forecast, Interval
+from hora.lab.predict.network import ALGORITHMS, Algorithm
+
+__all__ = ["FAR", "Outlook", "as_json", "duration_text", "outlook", "small_text"]
+
+FAR = (256, 1024, 4096)  # workers that nobody here has, but somebody asks about
+ALWAYS = (
+    "every worker's input keeps up, and validation, checkpoints and start-up are not counted",
+    "a worker's batch stays the same, so the global batch grows with the workers",
+)
+FAR_ASSUMPTIONS = (
+    "all hosts are as near to each other as two are: no switch in between is shared or full",
+    "the scatter of workers' steps stays normal, without rare long pauses",
+    "agreeing on what to sum is not counted: it takes Hora's coordinator about 0.5 ms a worker and step",
+)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is expected of a run, and of the same job on more workers."""
+
+    here: Forecast
+    total_steps: int
+    run_s: Interval
+    farther: dict[Algorithm, tuple[Forecast, ...]]
+    algorithm: Algorithm
+    about: str
+    assumptions: tuple[str, ...]
+    far_assumptions: tuple[str, ...] = FAR_ASSUMPTIONS
+
+
+def outlook(
+    basis: Basis, *, workers: int, batch: int, total_steps: int, accumulation: int = 1, far: Sequence[int] = FAR
+) -> Outlook:
+    """Forecast a run. ``batch`` is what a worker takes at once; several in a step if it accumulates.
+
+    >>> from hora.lab.predict.calibration import basis_of_step
+    >>> seen = outlook(basis_of_step(0.3, 64, gradient_bytes=102e6, per_host=4), workers=8, batch=64, total_steps=1000)
+    >>> seen.here.hosts, 300 < seen.run_s.middle < 600, sorted(seen.farther)
+    (2, True, ['hierarchical', 'ring', 'tree'])
+    """
+    model = basis.model.steady()
+    samples = batch * accumulation
+    if accumulation > 1:  # all batches of a step are computed one after the other, and communicated once
+        model = replace(model, compute={samples: accumulation * model.compute_s(batch)})
+    here = model.forecast(samples, workers)
+    step = here.step_s
+    run = Interval(step.middle * total_steps, step.low * total_steps, step.high * total_steps, step.level)
+    farther: dict[Algorithm, tuple[Forecast, ...]] = {}
+    for algorithm in ALGORITHMS:
+        other = replace(model, setting=replace(model.setting, algorithm=algorithm))
+        farther[algorithm] = tuple(other.forecast(samples, n) for n in far if n > workers)
+    added = [
+        f"gradients have {model.setting.gradient_bytes / 1e6:.4g} MB and are summed {_how(model.setting.algorithm)}"
+    ]
+    if batch not in basis.model.compute:
+        known = ", ".join(map(str, sorted(basis.model.compute)))
+        added.append(f"the time of a batch of {batch} follows from that of {known}")
+    assumptions = (*basis.assumptions, *added, *ALWAYS)
+    return Outlook(here, total_steps, run, farther, model.setting.algorithm, basis.about, assumptions)
+
+
+def _how(algorithm: Algorithm) -> str:
+    return {
+        "ring": "in one ring through all workers",
+        "tree": "up and down a tree",
+        "hierarchical": "inside each host first, then in a ring over hosts",
+    }[algorithm]
+
+
+def small_text(seconds: float) -> str:
+    """A step's time.
+
+    >>> small_text(0.6123), small_text(0.00234), small_text(12.3)
+    ('612 ms', '2.34 ms', '12.3 s')
+    """
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
+
+
+def duration_text(seconds: float) -> str:
+    """A run's time, to the minute, or to the second if it is short.
+
+    >>> duration_text(23_640), duration_text(534_000), duration_text(75)
+    ('6 h 34 min', '6 d 4 h 20 min', '1 min 15 s')
+    """
+    whole = round(seconds)
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+    minutes = round(whole / 60)
+    days, hours, rest = minutes // 1440, minutes // 60 % 24, minutes % 60
+    return " ".join(part for part in (f"{days} d" * (days > 0), f"{hours} h" * (minutes >= 60), f"{rest} min") if part)
+
+
+def as_json(seen: Outlook) -> dict[str, Any]:
+    """For ``--json``."""
+    return asdict(seen)

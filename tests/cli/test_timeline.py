@@ -1,0 +1,44 @@
+"""`hora timeline` on real jobs with planted bottlenecks, and on what is no timeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.timeline import planted, traces
+from tests.launch.jobs import run_hora
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "rank"),
+    [("slow-rank", "straggler", 1), ("tiny", "tiny operations", None), ("large", "bandwidth", None)],
+)
+def test_a_planted_bottleneck_is_named(tmp_path: Path, plant: str, kind: str, rank: int | None) -> None:
+    file, merged, numbers = tmp_path / "t.json", tmp_path / "merged.json", tmp_path / "numbers.json"
+    worker = [sys.executable, str(Path(planted.__file__)), plant]
+    done = run_hora("run", "-np", "2", "--timeline-filename", file, *worker, timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    done = run_hora("timeline", file, tmp_path / "t.rank1.json", "--merge", merged, "--json", numbers)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())
+    assert (found["findings"][0]["kind"], found["findings"][0]["rank"]) == (kind, rank), done.stdout
+    assert f"Bottleneck: {found['findings'][0]['title']}." in done.stdout
+    assert [time["all_steps"] for time in found["numbers"]["ranks"]] == [planted.STEPS] * 2
+    rows = json.loads(merged.read_text())["traceEvents"]
+    assert traces.check_nesting(rows) >= 2 * 2 * found["numbers"]["fusion"]["operations"]
+    assert {row["pid"] for row in rows} == {0, 1}
+
+
+def test_bad_files_exit_with_2_and_the_rest_is_reported(tmp_path: Path) -> None:
+    ops = [traces.op("g", [t, t + 40_000], t + 40_000, t + 45_000) for t in range(0, 1_000_000, 100_000)]
+    good = traces.hora(tmp_path / "t.json", ops)
+    done = run_hora("timeline", good, tmp_path / "t.rank1.json")
+    assert done.returncode == 2
+    assert "rank 1 is late" in done.stdout and "t.rank1.json" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "empty.json").write_text("")
+    done = run_hora("timeline", tmp_path / "empty.json")
+    assert done.returncode == 2 and "is empty" in done.stderr and done.stdout == ""
+    done = run_hora("timeline")
+    assert done.returncode == 2 and "FILE" in done.stderr
