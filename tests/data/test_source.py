@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hora.checkpoint.whole import replacing, replacing_path
 from hora.data import jpeg
 from hora.data.example import write_example
 from hora.data.folder import Folder, write_folder
 from hora.data.generated import generated_facts, is_generated, mark_generated
-from hora.data.replace import replacing, replacing_path
 from hora.data.sampler import Sampler
 from hora.data.shards import shares
 from hora.data.source import Sample, Source, open_source

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hora.cli import run
+from hora.cli import workers
 from hora.cli.main import main
 from hora.launch.remote import Remote
 from hora.launch.starter import Carrier, Command, agent_command, explain_end
@@ -40,5 +40,5 @@ def farm(*arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    run.make_way = lambda on, **options: Remote(Plain())
+    workers.make_way = lambda on, **options: Remote(Plain())
     main(["run", *sys.argv[1:]])

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from hora.checkpoint.whole import json_text
 from hora.errors import DamagedCheckpoint, UsageError
 
 __all__ = ["Checkpoint", "Store"]
@@ -171,7 +172,7 @@ def _of(path: Path, note: _Note) -> Checkpoint:
 def _put(note: _Note, path: Path) -> None:
     """Write the note beside this file."""
     with _durable(path.with_name(path.name + _NOTE)) as (file, _):
-        file.write(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+        file.write(json_text(note))
 
 
 def _read(path: Path) -> _Note | None:

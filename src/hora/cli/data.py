@@ -213,8 +213,9 @@ def _write(file: Path | None, facts: dict[str, Any]) -> None:
     if file:
         import msgspec
 
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=str), indent=1) + b"\n")
+        from hora.checkpoint.whole import write_json
+
+        write_json(file, msgspec.to_builtins(facts, enc_hook=str), "--json")
 
 
 class _Console:

@@ -32,10 +32,10 @@ def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, jso
     Starts real workers, moves real data, and reports each check with its result and the fix. Ends with 0 if Hora can
     run a job here, with 3 if it cannot.
     """
-    import msgspec
     from rich.console import Console
 
     from hora import __version__
+    from hora.checkpoint.whole import write_json
     from hora.config.env import environ
     from hora.lab.doctor import conduct, rooms, show
     from hora.lab.doctor.check import Check, can_run, summary
@@ -67,6 +67,5 @@ def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, jso
             "hora": __version__, "host": socket.gethostname(), "np": workers, "hosts": names, "can_run": able,
             "summary": summary(findings), "seconds": seconds, "findings": findings,
         }  # fmt: skip
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        write_json(json_file, result, "--json")
     return 0 if able else 3

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hora.cli.workers import option, say
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.launch import submit as work
 from hora.launch.submit import order as read
@@ -21,59 +22,55 @@ _REQUEUES = 20
 _COUNT = click.IntRange(min=1)
 
 
-def _option(*names: str, help: str, **more: Any) -> click.Option:
-    return click.Option(list(names), help=help, **more)
-
-
 def _many(*names: str, metavar: str, help: str) -> click.Option:
-    return _option(*names, metavar=metavar, multiple=True, help=help)
+    return option(*names, metavar=metavar, multiple=True, help=help)
 
 
 _OPTIONS = (
     # What to ask for
-    _option("--scheduler", type=click.Choice(list(work.SCHEDULERS)), help="Who runs the job.  [default: what is here]"),
-    _option("-N", "--nodes", metavar="N", type=_COUNT, default=1, show_default=True, help="Nodes."),
-    _option("--tasks-per-node", "--ntasks-per-node", "tasks_per_node", metavar="N", type=_COUNT, default=1,
+    option("--scheduler", type=click.Choice(list(work.SCHEDULERS)), help="Who runs the job.  [default: what is here]"),
+    option("-N", "--nodes", metavar="N", type=_COUNT, default=1, show_default=True, help="Nodes."),
+    option("--tasks-per-node", "--ntasks-per-node", "tasks_per_node", metavar="N", type=_COUNT, default=1,
             show_default=True, help="Workers on each node; with GPUs, one for each."),
-    _option("-c", "--cpus-per-task", metavar="N", type=_COUNT, help="Cores of a worker, its data loaders included."),
-    _option("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node, seen by all its workers."),
-    _option("--mem", metavar="SIZE", help="Memory of each node, such as 64G; 0: all of it."),
-    _option("-t", "--time", "time", metavar="TIME", help="Longest run time: 4h, 1d12h, 04:00:00, or minutes."),
-    _option("-p", "--partition", "--queue", "-q", "queue", default="", metavar="NAME", help="Partition or queue."),
-    _option("-A", "--account", default="", metavar="NAME", help="Account or project that pays."),
-    _option("--qos", default="", metavar="NAME", help="Quality of service (Slurm)."),
-    _option("-C", "--constraint", default="", metavar="TEXT", help="Kind of node; in PBS's select line."),
-    _option("--exclusive", is_flag=True, help="Share the nodes with no other job."),
-    _option("--array", default="", metavar="0-9", help="Run it once for each number; {task} in the command is it."),
+    option("-c", "--cpus-per-task", metavar="N", type=_COUNT, help="Cores of a worker, its data loaders included."),
+    option("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node, seen by all its workers."),
+    option("--mem", metavar="SIZE", help="Memory of each node, such as 64G; 0: all of it."),
+    option("-t", "--time", "time", metavar="TIME", help="Longest run time: 4h, 1d12h, 04:00:00, or minutes."),
+    option("-p", "--partition", "--queue", "-q", "queue", default="", metavar="NAME", help="Partition or queue."),
+    option("-A", "--account", default="", metavar="NAME", help="Account or project that pays."),
+    option("--qos", default="", metavar="NAME", help="Quality of service (Slurm)."),
+    option("-C", "--constraint", default="", metavar="TEXT", help="Kind of node; in PBS's select line."),
+    option("--exclusive", is_flag=True, help="Share the nodes with no other job."),
+    option("--array", default="", metavar="0-9", help="Run it once for each number; {task} in the command is it."),
     _many("--directive", metavar="TEXT", help="Another directive, such as --mail-type=END; repeatable."),
     # How it runs
-    _option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: the script's or module's]"),
-    _option("-o", "--output", default="", metavar="DIR/|PATTERN",
+    option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: the script's or module's]"),
+    option("-o", "--output", default="", metavar="DIR/|PATTERN",
             help="Output file: %x name, %j job.  [default: logs/%x-NODESxTASKS-%j.log]"),
     _many("--module", "-m", metavar="NAME", help="Module to load; repeatable."),
-    _option("--venv", metavar="DIR|none", help="Environment to activate.  [default: the one hora runs in, if any]"),
+    option("--venv", metavar="DIR|none", help="Environment to activate.  [default: the one hora runs in, if any]"),
     _many("--env", metavar="NAME=VALUE", help="Variable to set; it can be read in the script. Repeatable."),
-    _option("--launcher", type=click.Choice(["hora", "srun"]), default="hora", show_default=True,
+    option("--launcher", type=click.Choice(["hora", "srun"]), default="hora", show_default=True,
             help="What starts the workers: hora run, or plain srun."),
     # Data
     _many("--stage", metavar="SOURCE[:NAME]",
           help="Bring a tar file, file or folder to each node's own disk first: {stage}/NAME. Repeatable."),
-    _option("--stage-dir", default="", metavar="DIR", help="Where to.  [default: $TMPDIR, else /tmp]"),
-    _option("--keep-staged", is_flag=True, help="Leave it there for the next job, which will not bring it again."),
+    option("--stage-dir", default="", metavar="DIR", help="Where to.  [default: $TMPDIR, else /tmp]"),
+    option("--keep-staged", is_flag=True, help="Leave it there for the next job, which will not bring it again."),
     # Long trainings
-    _option("--chain", type=_COUNT, default=1, metavar="N", help="N jobs, each after the one before; {job} is 1, 2, …"),
-    _option("--chain-after", type=click.Choice(["ok", "any"]), default="ok", show_default=True,
+    option("--chain", type=_COUNT, default=1, metavar="N", help="N jobs, each after the one before; {job} is 1, 2, …"),
+    option("--chain-after", type=click.Choice(["ok", "any"]), default="ok", show_default=True,
             help="Go on after a job that succeeded, or however it ended."),
-    _option("--epochs-per-job", type=_COUNT, metavar="E", help="{epochs} is E, 2E, 3E, … along the chain."),
-    _option("--checkpoint-arg", default="", metavar="TEXT",
+    option("--epochs-per-job", type=_COUNT, metavar="E", help="{epochs} is E, 2E, 3E, … along the chain."),
+    option("--checkpoint-arg", default="", metavar="TEXT",
             help="Added to the command where a job goes on from another: '--resume last.pt'."),
-    _option("--requeue", is_flag=True, help="Back into the queue when preempted or out of time; see hvd.preempted()."),
-    _option("--max-requeues", type=_COUNT, metavar="N", help=f"How often at most; implies --requeue.  [{_REQUEUES}]"),
-    _option("--signal", metavar="SIG@SECONDS", help=f"Warning before the time is up.  [with --requeue: {_WARN}]"),
+    option("--requeue", is_flag=True, help="Back into the queue when preempted or out of time; see hvd.preempted()."),
+    option("--max-requeues", type=_COUNT, metavar="N", help=f"How often at most; implies --requeue.  [{_REQUEUES}]"),
+    option("--signal", metavar="SIG@SECONDS", help=f"Warning before the time is up.  [with --requeue: {_WARN}]"),
     # What to do
-    _option("--script", metavar="FILE", help="Where to write the script.  [default: NAME.sbatch or NAME.pbs]"),
-    _option("--dry-run", is_flag=True, help="Print the script; write and submit nothing."),
-    _option("--json", "json_file", metavar="FILE", help="Write what was submitted here."),
+    option("--script", metavar="FILE", help="Where to write the script.  [default: NAME.sbatch or NAME.pbs]"),
+    option("--dry-run", is_flag=True, help="Print the script; write and submit nothing."),
+    option("--json", "json_file", metavar="FILE", help="Write what was submitted here."),
     click.Argument(["command"], nargs=-1, type=click.UNPROCESSED),
 )  # fmt: skip
 
@@ -87,14 +84,14 @@ def _submit(**given: Any) -> int:
     if given["dry_run"]:
         click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
         for command in work.commands(order, scheduler, script):
-            _say(f"would run: {shlex.join(command)}")
+            say(f"would run: {shlex.join(command)}")
         return 0
     work.write(script, text)
     sent = work.send(order, scheduler, script)
     for job in sent:
         click.echo(job.id)
         after = f", after {job.after}" if job.after else ""
-        _say(f"submitted {job.id}: {order.nodes} x {order.tasks_per_node} workers{after}; output in {job.output}")
+        say(f"submitted {job.id}: {order.nodes} x {order.tasks_per_node} workers{after}; output in {job.output}")
     if given["json_file"]:
         _record(Path(given["json_file"]), name, script, sent)
     return 0
@@ -176,18 +173,15 @@ def _written_by(command: tuple[str, ...]) -> str:
 
 
 def _record(path: Path, scheduler: str, script: Path, sent: list[work.Submitted]) -> None:
-    import msgspec
+    from hora.checkpoint.whole import json_text, replacing
 
     record = {"scheduler": scheduler, "script": str(script), "jobs": sent}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        with replacing(path) as file:
+            file.write(json_text(record))
     except OSError as error:
         raise EnvironmentUnfit(
             f"--json {str(path)!r} cannot be written: {error.strerror}. The jobs were submitted all the same: "
             f"{', '.join(job.id for job in sent)}."
         ) from None
-
-
-def _say(line: str) -> None:
-    click.echo(f"hora: {line}", err=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 import click
 
-from hora.errors import BadData, EnvironmentUnfit
+from hora.errors import BadData
 
 __all__ = ["timeline"]
 
@@ -31,6 +29,7 @@ def timeline(files: tuple[Path, ...], merged: Path | None, json_file: Path | Non
     """
     from rich.console import Console
 
+    from hora.checkpoint.whole import write_json
     from hora.lab.timeline import merge, report, show
 
     made = report.make(files)
@@ -40,19 +39,6 @@ def timeline(files: tuple[Path, ...], merged: Path | None, json_file: Path | Non
         merge.write(merged, made.tracks, made.clocks)
         console.print(f"Wrote {merged}: open it at https://ui.perfetto.dev.", markup=False, soft_wrap=True)
     if json_file is not None:
-        _write(json_file, report.as_json(made))
+        write_json(json_file, report.as_json(made), "--json")
     if made.problems:
         raise BadData("\n".join(made.problems))
-
-
-def _write(file: Path, data: bytes) -> None:
-    part = file.with_name(f".{file.name}.{os.urandom(4).hex()}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(file)
-    except OSError as error:
-        raise EnvironmentUnfit(f"cannot write {file}: {error.strerror}. Give --json another place.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.data.replace import replacing
+from hora.checkpoint.whole import replacing
 from hora.errors import BadData
 
 __all__ = ["RECORD_BYTES", "TEST_FILE", "TRAIN_FILES", "Images", "read_cifar", "records_of", "write_cifar"]

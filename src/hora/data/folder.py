@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hora.data.replace import replacing
+from hora.checkpoint.whole import replacing
 from hora.data.source import Sample
 from hora.errors import BadData
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hora.data.replace import replacing
+from hora.checkpoint.whole import json_text, replacing
 from hora.data.source import SPLITS
 from hora.errors import BadData
 
@@ -31,7 +31,7 @@ def mark_generated(folder: Path, **facts: Any) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / MARK) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(facts, order="sorted"), indent=1) + b"\n")
+        file.write(json_text(dict(sorted(facts.items()))))
 
 
 def is_generated(path: Path) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hora.data.replace import replacing
+from hora.checkpoint.whole import replacing
 from hora.errors import BadData
 
 __all__ = ["read_idx", "write_idx"]

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol
 
+from hora.checkpoint.whole import replacing
 from hora.data.catalogue import Apt, DataSet, File, Npm, Origin, Web
 from hora.data.once import Teller
-from hora.data.replace import replacing
 from hora.errors import BadData, EnvironmentUnfit
 
 __all__ = ["DOWNLOAD", "Failed", "Patience", "bring"]

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hora.data.replace import replacing
+from hora.checkpoint.whole import replacing
 from hora.errors import BadData
 
 __all__ = ["CLASSES_FILE", "INDEX_FILE", "Record", "Shards", "expand", "has_pattern", "shares", "write_classes"]
@@ -59,7 +60,7 @@ class _Index(msgspec.Struct, frozen=True):
 _VERSION = 1
 
 
-class Shards:
+class Shards(ABC):
     """The samples of several shards, numbered through in their order. A format says how to scan one."""
 
     kind: str  # of shard; part of the index
@@ -90,9 +91,9 @@ class Shards:
     def __len__(self) -> int:
         return len(self._records)
 
+    @abstractmethod
     def scan(self, data: memoryview, path: Path) -> Iterator[Record]:
         """Every sample of a shard, from its headers alone. Raises BadData where the shard is not what it should be."""
-        raise NotImplementedError
 
     def place(self, index: int) -> tuple[int, int, Record]:
         """The number of a sample's shard, the sample's number in that, and where it lies."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.data.replace import replacing_path
+from hora.checkpoint.whole import replacing_path
 from hora.errors import BadData, EnvironmentUnfit, UsageError
 
 __all__ = [

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from hora.checkpoint.whole import json_text
 from hora.data.once import Silent, Teller, Turn, size_text, turn, whole
 from hora.errors import BadData, EnvironmentUnfit, UsageError
 
@@ -137,7 +138,7 @@ def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, min
                 source=str(source), fingerprint=fingerprint, files=len(held), nbytes=sum(file.nbytes for file in held),
                 holds=_holds(held), completed=time.time(),
             )  # fmt: skip
-            (part / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+            (part / NOTE).write_bytes(json_text(note))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_room(source, target, needed, shutil.disk_usage(target.parent).free) from None

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from hora.checkpoint.whole import replacing
 from hora.data.folder import EXTENSIONS
-from hora.data.replace import replacing
 from hora.data.shards import Record, Shards
 from hora.data.source import Sample
 from hora.errors import BadData

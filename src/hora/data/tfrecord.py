@@ -13,10 +13,10 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hora.checkpoint.whole import replacing
 from hora.data import jpeg
 from hora.data.crc32c import masked
 from hora.data.example import parse_example, write_example
-from hora.data.replace import replacing
 from hora.data.shards import Record, Shards
 from hora.data.source import Sample
 from hora.errors import BadData

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hora.checkpoint.whole import replacing
 from hora.data import jpeg
 from hora.data.cifar import TEST_FILE, TRAIN_FILES, write_cifar
 from hora.data.make.generate import Made, generate, over_processes, part_rng
 from hora.data.once import Teller
-from hora.data.replace import replacing
 from hora.data.shards import shares, write_classes
 from hora.data.source import Sample
 from hora.data.tar import write_tar

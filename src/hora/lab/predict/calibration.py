@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hora.checkpoint.whole import json_text, replacing
 from hora.errors import BadData, UsageError
 from hora.lab.predict.fit import Priors, Row, fit
 from hora.lab.predict.model import Model, Setting
@@ -184,11 +185,9 @@ def write(given: Calibration, file: Path) -> None:
     ...     sorted(read(file).model.compute)
     [32]
     """
-    from hora.data.replace import replacing
-
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
-        part.write(msgspec.json.format(msgspec.json.encode(given), indent=1) + b"\n")
+        part.write(json_text(given))
 
 
 def _link_text(link: Link) -> str:

@@ -7,14 +7,13 @@ strictly on their track, whatever the input was like: Perfetto refuses others. A
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hora.checkpoint.whole import replacing_path
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab.timeline.clock import Clock
 from hora.lab.timeline.read import MERGED, Operation, Track
@@ -36,21 +35,19 @@ def write(path: Path, tracks: Sequence[Track], clocks: Sequence[Clock]) -> None:
     """
     if path.is_dir():
         raise UsageError(f"--merge {path} is a directory. Give a file to write, such as merged.json.")
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(part, "wt", 6, "utf-8") if path.suffix == ".gz" else part.open("w", encoding="utf-8") as file:
+        with (
+            replacing_path(path) as part,
+            gzip.open(part, "wt", 6, "utf-8") if path.suffix == ".gz" else part.open("w", encoding="utf-8") as file,
+        ):
             # The mark comes first, so that a reader sees it whatever happens to the rest.
             file.write(f'{{"{MERGED}": 1, "displayTimeUnit": "ms", "traceEvents": [')
             for number, row in enumerate(events(tracks, clocks)):
                 file.write((",\n" if number else "\n") + json.dumps(row))
             file.write("\n]}\n")
-        part.replace(path)
     except OSError as error:
         raise EnvironmentUnfit(f"cannot write {path}: {error.strerror}. Give --merge another place.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def events(tracks: Sequence[Track], clocks: Sequence[Clock]) -> Iterator[dict[str, Any]]:

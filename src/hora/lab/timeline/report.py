@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -119,10 +120,10 @@ def _files(ranks: list[int]) -> str:
     return f"file of rank {shown}" if len(ranks) == 1 else f"files of ranks {shown}"
 
 
-def as_json(report: Report) -> bytes:
+def as_json(report: Report) -> dict[str, Any]:
     """The numbers and the words; not the operations."""
     clocks = [clock._asdict() for clock in report.clocks]
-    document = {
+    return {
         "files": [
             {"path": track.path, "rank": track.rank, "writer": track.writer, "operations": len(track.operations)}
             for track in report.tracks
@@ -133,4 +134,3 @@ def as_json(report: Report) -> bytes:
         "notes": report.notes,
         "problems": report.problems,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"

@@ -1,0 +1,153 @@
+"""The workers that a command starts: the flags that say how many, where and by what, the job they make, and how its end
+is told. What `hora run` and `hora train` have in common."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from hora.config import env
+from hora.config.settings import PREEMPTED_EXIT_CODE
+from hora.errors import UsageError
+from hora.launch import failure
+from hora.launch.hosts import Host
+from hora.launch.job import Job, Verdict
+from hora.launch.output import Console
+from hora.launch.pick import Choice, pick
+from hora.launch.ways import make_way
+
+__all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell"]
+
+
+def option(*names: str, help: str, **more: Any) -> click.Option:
+    return click.Option(list(names), help=help, **more)
+
+
+def switch(*names: str, help: str) -> click.Option:
+    return option(*names, help=help, is_flag=True)
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == "auto":
+        return value
+    number = int(value) if value.isascii() and value.isdigit() else 0
+    if number < 1:
+        raise UsageError(f"-np {value} is not a number of workers. Give 1, 2, … or 'auto' for all there is room for.")
+    return number
+
+
+OPTIONS = (
+    option("-np", "--num-proc", "np", metavar="N|auto", callback=_number,
+           help="Workers; auto: one per slot of the hosts, or per core of this one."),
+    option("-H", "--hosts", "hosts", metavar="h1:2,h2:4", help="Hosts and their slots, also like h[1-4]:2."),
+    option("-hostfile", "--hostfile", "hostfile", metavar="FILE", help="File with lines 'host slots=N'."),
+    option("--on", type=click.Choice(["local", "ssh", "slurm", "mpi", "ray"]),
+           help="What starts the workers. By itself: srun in a Slurm allocation, ssh for other hosts, nothing here."),
+    option("-x", "--env", "export", metavar="NAME[=VALUE]", multiple=True,
+           help="Variable that the workers get on other hosts too; may be repeated."),
+    option("--threads-per-worker", type=click.IntRange(min=1), metavar="N",
+           help="Threads each worker computes with; by itself as many as it has cores."),
+    option("--bind/--no-bind", default=True, help="Whether each worker gets cores of its own; by itself yes."),
+    option("--network-interfaces", "--network-interface", "interfaces", metavar="NAMES", multiple=True,
+           help="Interfaces by which hosts reach each other; by itself those that work."),
+    option("-p", "--ssh-port", "ssh_port", metavar="PORT", type=int, help="Port of the hosts' ssh."),
+    option("-i", "--ssh-identity-file", "ssh_identity_file", metavar="FILE", help="Key for ssh."),
+    option("--mpi-args", metavar="ARGS", default="", help="More arguments for mpirun."),
+    option("--binding-args", metavar="ARGS", default="", help="What mpirun binds to; without it Hora does."),
+    switch("--verbose", help="Say what the launcher does."),
+)  # fmt: skip
+
+
+def choose(given: Mapping[str, Any]) -> Choice:
+    """How many workers, where, and what starts them."""
+
+    def ray_hosts() -> tuple[Host, ...]:
+        from hora.launch.ray import cluster_hosts
+
+        return cluster_hosts()
+
+    return pick(
+        env.environ(),
+        np=given["np"],
+        hosts=given["hosts"],
+        hostfile=given["hostfile"],
+        on=given["on"],
+        ray_hosts=ray_hosts,
+    )
+
+
+def environment(given: Mapping[str, Any]) -> dict[str, str]:
+    """This process's variables, and those that the flags set for the workers.
+
+    >>> environment({"export": ["A=1", "HOME"], "interfaces": ["eth0,eth1"]})["HORA_GLOO_IFACE"]
+    'eth0,eth1'
+    """
+    pairs = [word.partition("=") for word in given["export"]]
+    made = {**env.environ(), **{name: value for name, equals, value in pairs if equals}}
+    if given["interfaces"]:
+        made["HORA_GLOO_IFACE"] = made["HOROVOD_GLOO_IFACE"] = ",".join(_names(given["interfaces"]))
+    return made
+
+
+def job(
+    given: Mapping[str, Any],
+    choice: Choice,
+    *,
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    console: Console,
+    **more: Any,
+) -> Job:
+    """The job that the flags describe; ``more`` is what else a Job takes."""
+    return Job(
+        plan=choice.plan,
+        way=make_way(
+            choice.on,
+            interfaces=_names(given["interfaces"]),
+            ssh_port=given["ssh_port"],
+            ssh_identity_file=given["ssh_identity_file"],
+            export=[word.partition("=")[0] for word in given["export"]],
+            mpi_args=given["mpi_args"],
+            binding_args=given["binding_args"],
+        ),
+        command=command,
+        environment=environment,
+        console=console,
+        prefix=choice.plan.size > 1,
+        threads_per_worker=given["threads_per_worker"],
+        bind=given["bind"],
+        say=say if given["verbose"] else lambda line: None,
+        announce=(lambda line: None) if given["verbose"] else say,
+        **more,
+    )
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Names that were given one by one, or several with commas between."""
+    return [name.strip() for words in given for name in words.split(",") if name.strip()]
+
+
+def say(line: str) -> None:
+    """Tell the user, beside what the workers say."""
+    click.echo(f"hora: {line}", err=True)
+
+
+def tell(verdict: Verdict, *, go_on: str, explained: Sequence[int] = ()) -> None:
+    """How the job ended. ``go_on`` says how one that had to leave does; after exit codes in ``explained``, the workers
+    have said all there is to say."""
+    if verdict.interrupted_by is signal.SIGPIPE or verdict.exit_code in explained:
+        return  # nobody listens, or everybody knows
+    if verdict.exit_code == PREEMPTED_EXIT_CODE:
+        from hora.engine.explain import compact_ranks
+
+        left = compact_ranks(e.rank for e in verdict.endings if e.returncode == PREEMPTED_EXIT_CODE)
+        say(f"{left} saved and left because the job must end (exit code {PREEMPTED_EXIT_CODE}); {go_on}")
+    elif verdict.interrupted_by is not None:
+        say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
+    elif verdict.first is not None:
+        tail = verdict.tails[verdict.first.rank]
+        failure.show(*failure.explain(verdict.first, verdict.endings, tail), sys.stderr)
