@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define HORA_MAGIC 0x61726f48u /* "Hora" */
-#define HORA_ABI 2
+#define HORA_ABI 3
 
 enum kind { ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER };
 enum reduce_op { AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT };
@@ -311,6 +311,8 @@ void copy(char *to, const char *from, uint64_t bytes);
 bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
             double postscale, double divisor); /* true if a result is inf or nan */
 uint64_t first_not_finite(const void *in, uint64_t at, uint64_t count, int dtype);
+void narrow(uint16_t *out, const float *in, uint64_t count, int dtype);
+void widen(float *out, const uint16_t *in, uint64_t count, int dtype);
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);
 void from_double(void *restrict out, const double *in, uint64_t count, int dtype);
 

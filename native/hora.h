@@ -84,7 +84,11 @@ API void hora_dealloc(struct core *c, void *memory);
 API void hora_trace(struct core *c, int on);
 API int64_t hora_events(struct core *c, char *out, int64_t room_events);
 
-/* For tests: the kernels alone; 1 if a result is inf or nan. */
+/* A half type from float, rounded to nearest, and back. */
+API void hora_narrow(uint16_t *out, const float *in, uint64_t count, int dtype);
+API void hora_widen(float *out, const uint16_t *in, uint64_t count, int dtype);
+
+/* The kernels alone; 1 if a result is inf or nan. */
 API int hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
                     double postscale, double divisor);
 #endif

@@ -368,6 +368,18 @@ bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, 
     }
 }
 
+/* ---- between float and a half type ---- */
+
+void narrow(uint16_t *out, const float *in, uint64_t count, int dtype) {
+    if (dtype == FLOAT16) f16_store(out, in, count);
+    else bf16_store(out, in, count);
+}
+
+void widen(float *out, const uint16_t *in, uint64_t count, int dtype) {
+    if (dtype == FLOAT16) f16_load(out, in, count);
+    else bf16_load(out, in, count);
+}
+
 /* ---- for Adasum, which works in double ---- */
 
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype) {

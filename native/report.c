@@ -171,3 +171,6 @@ int hora_reduce(char *out, const void *const *in, int n, uint64_t count, int dty
                 double postscale, double divisor) {
     return reduce(out, in, n, count, dtype, op, prescale, postscale, divisor);
 }
+
+void hora_narrow(uint16_t *out, const float *in, uint64_t count, int dtype) { narrow(out, in, count, dtype); }
+void hora_widen(float *out, const uint16_t *in, uint64_t count, int dtype) { widen(out, in, count, dtype); }

@@ -154,6 +154,38 @@ def test_every_type_and_operation(world: World) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("wire", [DType.BFLOAT16, DType.FLOAT16], ids=["bf16", "fp16"])
+def test_rounding_only_between_hosts(world: World, wire: DType) -> None:
+    """Every host's sum is exact; only what leaves it is rounded, so a job on one host is not rounded at all."""
+    cases = [(op, count, scales) for op in (ReduceOp.SUM, ReduceOp.AVERAGE) for count in (5, 700, 9001)
+             for scales in ((1.0, 1.0), (0.5, 3.0))]  # fmt: skip
+
+    def body(rank: int, mover: Mover) -> list[Array]:
+        results = []
+        for op, count, (before, after) in cases:
+            mine = np.split(sample(DType.FLOAT32, rank, count), [count // 3])
+            buffers = [buffer(array, DType.FLOAT32) for array in mine]
+            mover.allreduce(
+                buffers, buffers, op=op, prescale=before, postscale=after, members=everyone(world),
+                contributors=everyone(world), divisor=world.size, wire=wire,
+            )  # type: ignore[call-arg]  # fmt: skip
+            results.append(np.concatenate(mine))
+        return results
+
+    results = world.each(body)
+    one_host = len({peer.host for peer in world.movers[0]._peers}) == 1  # type: ignore[attr-defined]
+    tolerance = 1e-6 if one_host else {DType.BFLOAT16: 0.02, DType.FLOAT16: 0.002}[wire]
+    for i, (op, count, (before, after)) in enumerate(cases):
+        parts = [sample(DType.FLOAT32, rank, count) for rank in range(world.size)]
+        expected = reduce_parts(parts, DType.FLOAT32, op, before, after, world.size)
+        largest = np.abs(parts).sum(axis=0).max() * before * after
+        assert np.abs(results[0][i] - expected).max() <= tolerance * largest, (op.name, count, before, after)
+        assert all(np.array_equal(r[i], results[0][i]) for r in results), (op.name, count)
+        if not one_host and count == 9001:
+            assert not np.allclose(results[0][i], expected, rtol=1e-6), "nothing was rounded"
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_several_tensors_of_several_types_in_one_go(world: World) -> None:
     counts = {DType.FLOAT32: (3, 0, 12_345), DType.INT64: (7, 2), DType.FLOAT64: (20_000,)}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.launch.jobs import run_hora
+from tests.light import LIGHT_TORCH
 
 from hora.engine.backend import Event, What
 from hora.engine.request import Request, Segment
@@ -139,7 +140,7 @@ hvd.shutdown()
 
 def test_gradients_that_are_summed_in_place_are_in_it_once(tmp_path: Path) -> None:
     script, path = tmp_path / "train.py", tmp_path / "t.json"
-    script.write_text(TRAINING)
+    script.write_text(LIGHT_TORCH + TRAINING)
     done = run_hora("run", "-np", "2", "--timeline-filename", path, sys.executable, script, timeout_s=100)
     assert done.returncode == 0, done.stderr
     rows = json.loads(path.read_text())

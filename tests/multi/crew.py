@@ -65,10 +65,21 @@ class Member:
 
 
 class Crew:
-    """``size`` workers on one transport. Use as a context manager; ``run`` raises AssertionError if a body failed."""
+    """``size`` workers on one transport. Use as a context manager; ``run`` raises AssertionError if a body failed.
 
-    def __init__(self, size: int, transport: str) -> None:
+    ``worker`` is the module that they run: one for each front-end; ``python`` the interpreter they run it with.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        transport: str,
+        worker: str = "tests.multi.worker",
+        start_timeout_s: float = START_TIMEOUT_S,
+        python: str = sys.executable,
+    ) -> None:
         self.size, self.transport = size, transport
+        self._worker, self._start_timeout_s = [python, "-m", worker], start_timeout_s
         self.fit = True
         self._members: list[Member] = []
         self._job: subprocess.Popen[bytes] | Hosts
@@ -96,7 +107,7 @@ class Crew:
             "HORA_DYNAMIC_PROCESS_SETS": "1",
             "OMP_NUM_THREADS": "1",
         }
-        worker = [sys.executable, "-m", "tests.multi.worker", path]
+        worker = [*self._worker, path]
         if self.transport in LAYOUTS:
             self._job = Hosts(LAYOUTS[self.transport][self.size], worker, environment, self._log)
             return
@@ -107,7 +118,7 @@ class Crew:
         )  # fmt: skip
 
     def _accept(self, listener: socket.socket) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self._start_timeout_s
         arrived: dict[int, Member] = {}
         while len(arrived) < self.size:
             ready, _, _ = select.select([listener], [], [], 0.1)

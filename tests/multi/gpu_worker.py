@@ -9,6 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.light import light_torch
+
+if __name__ == "__main__":
+    light_torch()
+
 from tests.multi import worker
 from tests.transport.fake_cuda import FakeCuda, installed
 

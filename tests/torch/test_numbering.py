@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hora.torch as hvd
-from hora.torch.numbering import name_of
+from hora.ops.numbering import name_of
 
 
 @pytest.fixture(autouse=True)

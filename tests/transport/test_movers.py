@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
@@ -28,6 +30,12 @@ def test_an_interface_that_is_not_there_is_named() -> None:
     peers = (Peer(0, 0, 1, "here", "127.0.0.1"),)
     with pytest.raises(EnvironmentUnfit, match="nonesuch0"):
         movers.make_mover("gloo", 0, peers, Store(), Settings(gloo_iface="nonesuch0"))
+
+
+def test_gloo_without_torch_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hora.transport.gloo", None)
+    with pytest.raises(EnvironmentUnfit, match="Install torch on every host"):
+        movers.make_mover("gloo", 0, (), Store(), Settings())
 
 
 def test_nccl_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ def _carry_out(work: Work, mover: Mover) -> list[Outcome]:
                 members=members,
                 contributors=work.contributors,
                 divisor=work.divisor,
+                **({} if request.wire is None else {"wire": request.wire}),
             )
         case Kind.ALLGATHER:
             memory = [_memory(sizes, buffer, mover) for sizes, buffer in zip(work.received, first.inputs, strict=True)]

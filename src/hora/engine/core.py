@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +20,17 @@ from hora.engine.backend import Backend, Ticket
 from hora.engine.process_set import ProcessSet, ProcessSets
 from hora.engine.request import Request, Segment
 from hora.errors import NotMemberError, UsageError
-from hora.transport.base import Buffer, Kind, ReduceOp
+from hora.transport.base import Buffer, DType, Kind, ReduceOp
 from hora.wire.messages import Peer
 
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Engine", "source_line"]
+__all__ = ["Engine", "source_line", "submitted_from"]
 
 _PACKAGE = os.fspath(Path(__file__).parents[1]) + os.sep
 _SHIM = os.sep + "as_horovod" + os.sep
+_BETWEEN = (f"{os.sep}torch{os.sep}autograd{os.sep}", f"{os.sep}tensorflow{os.sep}python{os.sep}")
 _PREFIX = {kind: kind.name.lower() for kind in Kind}
 
 
@@ -62,6 +65,7 @@ class Engine:
         process_set: ProcessSet | None = None,
         device: str = "cpu",
         grouped: bool = False,
+        wire: DType | None = None,
     ) -> Ticket:
         """Hand an operation to the backend; never blocks.
 
@@ -70,7 +74,7 @@ class Engine:
         """
         request = self.request(
             kind, name, tuple([(b.dtype, b.shape) for b in inputs]), op, root, prescale, postscale, splits, process_set,
-            device, grouped,
+            device, grouped, wire,
         )  # fmt: skip
         return self.backend.submit(request, inputs, outputs)
 
@@ -87,10 +91,11 @@ class Engine:
         process_set: ProcessSet | None,
         device: str,
         grouped: bool,
+        wire: DType | None = None,
     ) -> Request:
         """The request for these arguments; the same object again while a named operation is repeated."""
         members = self.everyone if process_set is None or process_set._ranks is None else process_set.members
-        key = (kind, name, tensors, op, root, prescale, postscale, splits, members, device, grouped)
+        key = (kind, name, tensors, op, root, prescale, postscale, splits, members, device, grouped, wire)
         if name is not None and (known := self._requests.get(key)) is not None:
             return known
         if process_set is not None:
@@ -105,7 +110,7 @@ class Engine:
         segments = tuple(Segment(dtype, shape) for dtype, shape in tensors)  # type: ignore[arg-type]
         request = Request(
             kind, full, segments, members, op, root, float(prescale), float(postscale), device, splits, grouped,
-            name is not None, line,
+            name is not None, line, wire,
         )  # fmt: skip
         if name is not None:
             if len(self._requests) > 4 * max(self.settings.cache_capacity, 256):
@@ -158,12 +163,34 @@ class Engine:
         self.backend.close()
 
 
+_traced = threading.local()
+
+
+@contextmanager
+def submitted_from(line: str) -> Iterator[None]:
+    """What this thread submits meanwhile was written at ``line``: for graphs, which are traced there and run elsewhere.
+
+    >>> with submitted_from("train.py:7 in step"):
+    ...     source_line()
+    'train.py:7 in step'
+    """
+    before = getattr(_traced, "line", None)
+    _traced.line = line or before
+    try:
+        yield
+    finally:
+        _traced.line = before
+
+
 def source_line() -> str:
     """The line of the user's code that led here.
 
     >>> source_line().startswith("<doctest")
     True
     """
+    noted: str | None = getattr(_traced, "line", None)
+    if noted:
+        return noted
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -175,7 +202,8 @@ def source_line() -> str:
 
 
 def _ours(filename: str) -> bool:
-    return filename.startswith(_PACKAGE) or _SHIM in filename or f"{os.sep}torch{os.sep}autograd{os.sep}" in filename
+    """Hora's, or a framework's that stands between Hora's own."""
+    return filename.startswith(_PACKAGE) or _SHIM in filename or any(between in filename for between in _BETWEEN)
 
 
 def _shorten(filename: str) -> str:

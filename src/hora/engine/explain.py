@@ -172,6 +172,7 @@ _CHECKS: tuple[tuple[str, Callable[[Request], str]], ...] = (
     ("shapes", _matching_shapes),
     ("scale factors", lambda r: f"prescale {r.prescale!r}, postscale {r.postscale!r}"),
     ("reduce operations", _op),
+    ("compressions", lambda r: "none" if r.wire is None else r.wire.name.lower()),
     ("root ranks", lambda r: f"root {r.root}"),
     ("devices", lambda r: r.device),
 )

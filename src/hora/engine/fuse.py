@@ -56,6 +56,6 @@ def _alike(operation: Ready) -> Hashable | None:
     if request.kind is not Kind.ALLREDUCE or len(dtypes) != 1:
         return None
     return (
-        dtypes.pop(), request.op, request.prescale, request.postscale, request.device,
+        dtypes.pop(), request.op, request.prescale, request.postscale, request.device, request.wire,
         operation.members, operation.contributors, operation.divisor,
     )  # fmt: skip

@@ -6,13 +6,16 @@ turns in leading (lanes), so that one is on the network while another sums. Nobo
 host are operations of the C core, submitted ahead, which its background thread carries out while a leader waits for the
 network.
 
-Between hosts a partial sum is rounded to the tensor's own type. Where that could go wrong, and for operations that gain
-nothing, all ranks use the other mover directly. Every rank gets the bits of its leader, and the leaders have the same.
+Between hosts a partial sum is rounded to the tensor's own type, or to one of 16 bits if that was asked for (``wire``):
+then a host's sum is exact as ever, only half as many bytes are on the network, and the rounding of one chunk hides
+behind the journey of another. Where rounding could go wrong, and for operations that gain nothing, all ranks use the
+other mover directly. Every rank gets the bits of its leader, and the leaders have the same.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +27,7 @@ from hora.engine.table import TableTicket
 from hora.transport.arithmetic import bytes_of
 from hora.transport.base import Buffer, DType, Finish, KeyValue, Kind, ReduceOp, StartingMover
 from hora.transport.exchange import done
-from hora.transport.kernels import reduce_at
+from hora.transport.kernels import narrow_at, reduce_at, widen_at
 from hora.transport.scratch import Scratch, unpack
 from hora.wire.messages import Peer
 
@@ -99,6 +102,8 @@ class _Team(NamedTuple):
 class HierarchicalMover:
     """The mover of one rank, over ``flat``, which all ranks have. One thread carries out all work, in one order."""
 
+    narrows = True
+
     def __init__(
         self,
         generation: int,
@@ -125,6 +130,7 @@ class HierarchicalMover:
         members: tuple[int, ...],
         contributors: tuple[int, ...],
         divisor: int,
+        wire: DType | None = None,
     ) -> None:
         if self._rank not in contributors:
             return
@@ -132,23 +138,38 @@ class HierarchicalMover:
         for dtype in dict.fromkeys(buffer.dtype for buffer in inputs):
             sources = [buffer for buffer in inputs if buffer.dtype is dtype and buffer.elements]
             targets = [buffer for buffer in outputs if buffer.dtype is dtype and buffer.elements]
-            how = stages(dtype, op, prescale, postscale, divisor)
+            how = stages(wire or dtype, op, prescale, postscale, divisor)
+            nbytes = sum(buffer.nbytes for buffer in sources)
             if not sources:
                 continue
             if len(team.leaders) == 1 and (op is not ReduceOp.AVERAGE or divisor == len(contributors)):
                 self._reduce_here(sources, targets, team, op, prescale, postscale)
+            elif wire is not None and (
+                how is None or nbytes <= INLINE_BYTES or len(team.leaders) in (1, len(contributors))
+            ):
+                self._reduce_narrow(
+                    sources,
+                    targets,
+                    wire,
+                    op=op,
+                    prescale=prescale,
+                    postscale=postscale,
+                    members=members,
+                    contributors=contributors,
+                    divisor=divisor,
+                )
             elif how is None or len(team.leaders) in (1, len(contributors)):
                 self._flat.allreduce(
                     sources, targets, op=op, prescale=prescale, postscale=postscale, members=members,
                     contributors=contributors, divisor=divisor,
                 )  # fmt: skip
-            elif sum(buffer.nbytes for buffer in sources) <= INLINE_BYTES:
+            elif nbytes <= INLINE_BYTES:
                 self._reduce_small(sources, targets, team, how)
             elif len(sources) == 1:
-                self._reduce_large(sources[0], targets[0], team, how)
+                self._reduce_large(sources[0], targets[0], team, how, wire)
             else:
                 packed = self._pack(sources)
-                self._reduce_large(packed, packed, team, how)
+                self._reduce_large(packed, packed, team, how, wire)
                 unpack(bytes_of(packed), targets)
 
     def allgather(self, input: Buffer, output: Buffer, *, nbytes: Sequence[int], members: tuple[int, ...]) -> None:
@@ -267,7 +288,24 @@ class HierarchicalMover:
             self._table.wait(ticket)
         unpack(bytes_of(packed), targets)
 
-    def _reduce_large(self, source: Buffer, target: Buffer, team: _Team, how: Stages) -> None:
+    def _reduce_narrow(
+        self, sources: Sequence[Buffer], targets: Sequence[Buffer], wire: DType, *, op: ReduceOp, prescale: float,
+        postscale: float, members: tuple[int, ...], contributors: tuple[int, ...], divisor: int,
+    ) -> None:  # fmt: skip
+        """As the narrower type all the way: where rounding in between saves nothing."""
+        packed = self._pack(sources)
+        small = self._narrow(packed, wire, "all")
+        self.allreduce(
+            [small], [small], op=op, prescale=prescale, postscale=postscale, members=members, contributors=contributors,
+            divisor=divisor,
+        )  # fmt: skip
+        wide = self._scratch.take("wide", packed.nbytes)
+        widen_at(wide.ctypes.data, small.address, small.elements, wire)
+        unpack(wide, targets)
+
+    def _reduce_large(
+        self, source: Buffer, target: Buffer, team: _Team, how: Stages, wire: DType | None = None
+    ) -> None:
         """In chunks, each through the three stages."""
         size = min(max(_LEAST_BYTES, source.nbytes // (_AHEAD * len(team.lanes))), _MOST_BYTES)
         flow = _Flow(self._table, team, how, _cut(source, size), _cut(target, size))
@@ -279,13 +317,25 @@ class HierarchicalMover:
             flow.give(number)
 
         for turn, number in enumerate(flow.led()):
-            between = self._start_between(flow.take(number), team.lanes[team.lane], how, turn % _BETWEEN)
+            begin = self._start_between if wire is None else functools.partial(self._start_narrow, wire)
+            between = begin(flow.take(number), team.lanes[team.lane], how, turn % _BETWEEN)
             under_way.append((number, between))
             if len(under_way) == _BETWEEN:
                 give_oldest()
         while under_way:
             give_oldest()
         flow.finish()
+
+    def _start_narrow(self, wire: DType, piece: Buffer, leaders: tuple[int, ...], how: Stages, place: int) -> Finish:
+        """Begin the stage between hosts with rounded values."""
+        small = self._narrow(piece, wire, str(place))
+        between = self._start_between(small, leaders, how, place)
+
+        def finish() -> None:
+            between()
+            widen_at(piece.address, small.address, piece.elements, wire)
+
+        return finish
 
     def _start_between(self, piece: Buffer, leaders: tuple[int, ...], how: Stages, place: int = 0) -> Finish:
         """Begin the stage between hosts, in place, and return what waits for its end."""
@@ -327,6 +377,12 @@ class HierarchicalMover:
     def _pack(self, buffers: Sequence[Buffer]) -> Buffer:
         packed, dtype = self._scratch.pack(buffers), buffers[0].dtype
         return Buffer(packed.ctypes.data, dtype, (packed.size // dtype.itemsize,), packed)
+
+    def _narrow(self, buffer: Buffer, wire: DType, place: str) -> Buffer:
+        """Its values, rounded."""
+        memory = self._scratch.take(f"narrow {place}", buffer.elements * wire.itemsize)
+        narrow_at(memory.ctypes.data, buffer.address, buffer.elements, wire)
+        return Buffer(memory.ctypes.data, wire, (buffer.elements,), memory)
 
 
 class _Flow:

@@ -62,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     grouped: bool = False
     named: bool = True
     line: str = "?"
+    wire: DType | None = None  # of an allreduce of FLOAT32: the type that its values are rounded to between hosts
 
     def fingerprint(self) -> int:
         """64 bits over everything that must be equal on all ranks; never 0."""
@@ -70,7 +71,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
         dtypes = [int(s.dtype) for s in self.segments]
         must_match = (
             int(self.kind), dtypes, shapes, int(self.op), self.root, self.prescale, self.postscale, self.device,
-            self.grouped,
+            self.grouped, self.wire,
         )  # fmt: skip
         digest = hashlib.blake2b(msgspec.msgpack.encode(must_match), digest_size=8).digest()
         return int.from_bytes(digest, "little") or 1

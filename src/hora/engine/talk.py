@@ -76,6 +76,7 @@ class TalkBackend:
     def __init__(self, meeting: Meeting, mover: Mover) -> None:
         self._meeting, self._line, self._mover = meeting, meeting.channel, mover
         self.carries: tuple[str, ...] = getattr(mover, "carries", ())  # devices whose memory may be submitted
+        self.narrows: bool = getattr(mover, "narrows", False)  # whether a request may say ``wire``
         self._generation, self._rank = meeting.generation, meeting.rank
         self._cycle_s = meeting.settings.cycle_time_ms / 1000
         self._negotiator = Negotiator(meeting.generation, meeting.rank, meeting.peers, self._ended)

@@ -14,15 +14,17 @@ from hora.errors import UnsupportedError, UsageError
 from hora.ops.table import FLOATS, Collective
 from hora.transport.base import DType, ReduceOp
 
-__all__ = ["Reduction", "check_rows", "equal_splits", "reduction", "scattered_rows", "splits_of"]
+__all__ = ["Reduction", "check_rows", "equal_splits", "predivided", "reduction", "scattered_rows", "splits_of"]
 
 
 class Reduction(NamedTuple):
-    """How to combine: the operation and the factors before and after it."""
+    """How to combine: the operation and the factors before and after it; ``wire`` is the type that values are rounded
+    to between hosts, for a backend that ``narrows``."""
 
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
+    wire: DType | None = None
 
 
 def reduction(
@@ -116,6 +118,26 @@ def _factor(argument: str, value: float) -> float:
 def _spelled(op: ReduceOp | int) -> str:
     """The way users write it: ``ReduceOp.SUM`` is ``Sum``."""
     return op.name.capitalize() if isinstance(op, ReduceOp) else repr(op)
+
+
+def predivided(op: ReduceOp, factor: float, ranks: int) -> Reduction:
+    """How the gradients of ``ranks`` ranks are combined, if they are divided by ``factor`` before the sum and by the
+    rest of their number after it; a factor of 1 leaves all of that to ``op``.
+
+    >>> predivided(ReduceOp.AVERAGE, 4.0, 2)[:3]
+    (<ReduceOp.SUM: 1>, 0.25, 2.0)
+    """
+    if factor != 1.0 and op is not ReduceOp.AVERAGE:
+        raise UsageError(
+            f"gradient_predivide_factor not supported with op != Average: {factor} and op={_spelled(op)} were given."
+            " It splits the division by the number of ranks, of which there is none. Leave it at 1, or use op=Average."
+        )
+    if not 0 < factor < math.inf:
+        raise UsageError(
+            f"gradient_predivide_factor={factor}: gradients are divided by it. Give a positive number; 1 changes"
+            " nothing."
+        )
+    return Reduction(op) if factor == 1.0 else Reduction(ReduceOp.SUM, 1.0 / factor, factor / ranks)
 
 
 def check_rows(function: str, shape: Sequence[int]) -> None:

@@ -21,9 +21,9 @@ import torch
 from hora.engine.handle import synchronize
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
+from hora.ops.numbering import name_of
 from hora.torch.collectives import Adasum, Max, allreduce, grouped_allreduce_async_
 from hora.torch.compression import Compression, Compressor
-from hora.torch.numbering import name_of
 
 __all__ = ["DistributedAdasumOptimizer"]
 

@@ -147,6 +147,7 @@ class Bucket:
         "nbytes",
         "number",
         "one",
+        "sent_bytes",
         "size",
         "submitted",
         "views",
@@ -164,7 +165,7 @@ class Bucket:
         on_host = device.type == "cpu" and dtype in DTYPES
         self.flat = shared_empty(length, dtype=dtype) if on_host else torch.empty(length, dtype=dtype, device=device)
         self.flat.zero_()
-        self.nbytes = length * dtype.itemsize
+        self.nbytes = self.sent_bytes = length * dtype.itemsize
         self.views = [
             self.flat.as_strided(entry.parameter.shape, entry.layout or _row_major(entry.parameter.shape), start)
             for entry, start in zip(entries, starts, strict=True)

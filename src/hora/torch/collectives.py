@@ -21,7 +21,8 @@ from hora.ops.table import FUNCTIONS, Collective
 from hora.torch import autograd, repeat, submit
 from hora.torch.adapter import dtype_of
 from hora.torch.compression import Compression, Compressor
-from hora.transport.base import ReduceOp
+from hora.torch.compression.cast import type_between_hosts
+from hora.transport.base import DType, ReduceOp
 
 __all__ = [
     "Adasum",
@@ -63,6 +64,13 @@ _ALLREDUCE = FUNCTIONS["allreduce"][0]
 _REDUCESCATTER = FUNCTIONS["reducescatter"][0]
 
 
+def _wire(compression: type[Compressor], tensors: Sequence[torch.Tensor]) -> DType | None:
+    """What the engine is to round to between hosts, if there is anything in that and no gradient is wanted."""
+    if compression is Compression.none or autograd.recording(tensors):
+        return None
+    return type_between_hosts(compression, tensors, session.engine().backend)
+
+
 # --- allreduce --------------------------------------------------------------------------------------------------------
 
 
@@ -77,6 +85,9 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
+    if (wire := _wire(compression, [tensor])) is not None:
+        how = reduction(_ALLREDUCE, (wire,), op, average, prescale_factor, postscale_factor)._replace(wire=wire)
+        return submit.allreduce([tensor], how, name, process_set).result()[0]
     small, context = compression.compress(tensor)
     how = reduction(_ALLREDUCE, (dtype_of(small),), op, average, prescale_factor, postscale_factor)
     # What compression made is ours to overwrite, which spares the memory of a result.
@@ -149,6 +160,9 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
+    if (wire := _wire(compression, tensors)) is not None:
+        how = _how(_ALLREDUCE, tensors, op, average, prescale_factor, postscale_factor)._replace(wire=wire)
+        return submit.allreduce(tensors, how, name, process_set, grouped=True).result()
     small, contexts = _compress(tensors, compression)
     how = _how(_ALLREDUCE, small, op, average, prescale_factor, postscale_factor)
     results = autograd.allreduce(small, how, name, process_set, grouped=True)

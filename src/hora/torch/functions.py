@@ -15,7 +15,7 @@ import torch
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import MismatchError, UsageError
-from hora.ops.objects import pack, unpack
+from hora.ops.objects import allgather_object, broadcast_bytes, broadcast_object, pack, unpack
 from hora.torch import submit
 from hora.torch.adapter import as_bits
 
@@ -108,7 +108,7 @@ def broadcast_optimizer_state(
         data, failure = pack((dict(optimizer.state), options), sender.persistent_id)
     else:
         data, failure = b"", None
-    data = _broadcast_bytes(data, root_rank, "optimizer_state", process_set)
+    data = broadcast_bytes(data, root_rank, "optimizer_state", process_set)
     if failure is not None:
         raise failure
     if not is_root:
@@ -167,41 +167,6 @@ def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> 
         )
 
 
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Serialise the root's object and return it on every rank; the root gets back its own.
-
-    Args:
-        obj: Any object; only the root's matters.
-        root_rank: The rank to copy from: its rank among all, also within a process set.
-        name: What the operation is called; every rank must use the same.
-        process_set: The ranks that take part; all of them unless given.
-    """
-    is_root = session.engine().rank == root_rank
-    data, failure = pack(obj) if is_root else (b"", None)
-    data = _broadcast_bytes(data, root_rank, name, process_set)
-    if failure is not None:
-        raise failure
-    return obj if is_root else unpack(data, root_rank)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Serialise every rank's object and return all of them, in rank order.
-
-    Args:
-        obj: Any object.
-        name: What the operation is called; every rank must use the same.
-        process_set: The ranks that take part; all of them unless given.
-    """
-    data, failure = pack(obj)
-    (gathered,) = submit.allgather([_as_tensor(data)], name and f"{name}.object", process_set).result()
-    if failure is not None:
-        raise failure
-    parts = gathered.tensor.split(gathered.rows)
-    return [unpack(part.numpy().tobytes(), rank) for rank, part in zip(process_set.ranks, parts, strict=True)]
-
-
 def _broadcast_tensors(tensors: list[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
     """All at once, in place, whatever their types: only bytes are moved."""
     with torch.no_grad():
@@ -210,16 +175,3 @@ def _broadcast_tensors(tensors: list[tuple[str, torch.Tensor]], root_rank: int, 
         ]
         for broadcast in started:
             broadcast.result()
-
-
-def _broadcast_bytes(data: bytes, root_rank: int, name: str | None, process_set: ProcessSet) -> bytes:
-    """The root's bytes; first their number, then themselves."""
-    length = torch.tensor([len(data)])
-    submit.broadcast([length], root_rank, name and f"{name}.length", process_set, in_place=True).result()
-    block = _as_tensor(data) if data else torch.empty(int(length), dtype=torch.uint8)
-    submit.broadcast([block], root_rank, name and f"{name}.object", process_set, in_place=True).result()
-    return data or block.numpy().tobytes()
-
-
-def _as_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

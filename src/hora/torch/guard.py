@@ -39,9 +39,9 @@ from hora.engine import session
 from hora.engine.backend import NotFinite
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import DivergenceError, NonFiniteError
+from hora.ops.numbering import name_of
 from hora.torch.collectives import Max, Min, Sum, allreduce_
 from hora.torch.fingerprint import combined, explain, fingerprints
-from hora.torch.numbering import name_of
 
 __all__ = ["Guard", "Verdict", "from_settings", "not_finite"]
 

@@ -37,10 +37,10 @@ import torch
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
+from hora.ops.numbering import name_of
 from hora.ops.resolve import Reduction
 from hora.torch import submit
 from hora.torch.compression import Compression
-from hora.torch.numbering import name_of
 from hora.torch.reducer import Reducer
 from hora.transport.base import ReduceOp
 

@@ -24,16 +24,17 @@ from hora.engine import session
 from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
+from hora.ops.numbering import name_of
 from hora.ops.resolve import Reduction
 from hora.torch import alone, guard, hooks, summary
 from hora.torch.adapter import DTYPES
 from hora.torch.alone import DENSE, Answer, RollCall, Terms
 from hora.torch.bucket import FIGURES, REPLICAS, Bucket, Channel, Entry, layout_of, plan
 from hora.torch.compression import Compression
+from hora.torch.compression.cast import type_between_hosts
 from hora.torch.guard import Verdict
 from hora.torch.hooks import Hook
-from hora.torch.numbering import name_of
-from hora.transport.base import ReduceOp
+from hora.transport.base import DType, ReduceOp
 
 __all__ = ["Reducer"]
 
@@ -313,7 +314,7 @@ class Reducer:
             _finished += 1
             self._reset()
         if self._summary is not None and keep:
-            sent_bytes = sum(bucket.nbytes for bucket in self._buckets)
+            sent_bytes = sum(bucket.sent_bytes for bucket in self._buckets)
             sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
             self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked & FIGURES))
         if self._guard is None:
@@ -454,19 +455,25 @@ class Reducer:
 
     def _on_wire(self, entry: Entry) -> torch.dtype:
         dtype = entry.parameter.dtype
-        if self._terms.compression in _CASTS and dtype.is_floating_point and dtype.itemsize > 2:
+        cast = self._terms.compression in _CASTS and dtype.is_floating_point and dtype.itemsize > 2
+        if cast and self._between_hosts(entry.parameter) is None:
             smaller: torch.dtype = self._terms.compression.dtype
             return smaller
         return dtype
 
+    def _between_hosts(self, tensor: torch.Tensor) -> DType | None:
+        return type_between_hosts(self._terms.compression, [tensor], self._engine.backend)
+
     def _channel(self, name: str, like: torch.Tensor) -> Channel:
-        kind = like.dtype, like.shape, like.device
-        return Channel(self._engine, name, kind, self._terms.how, self._terms.process_set)
+        kind, how = (like.dtype, like.shape, like.device), self._terms.how._replace(wire=self._between_hosts(like))
+        return Channel(self._engine, name, kind, how, self._terms.process_set)
 
     def _build(self, entries: list[Entry]) -> None:
         bucket = Bucket(entries, self._on_wire(entries[0]), len(self._buckets))
         bucket.marked = not (self._core_looks and bucket.flat.is_cpu)
         bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
+        if (wire := self._between_hosts(bucket.flat)) is not None:
+            bucket.sent_bytes = bucket.flat.numel() * wire.itemsize
         self._buckets.append(bucket)
         for entry in entries:
             self._alone.remove(entry)

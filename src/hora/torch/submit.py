@@ -9,17 +9,18 @@ are submitted, and waits for the result when that is asked for, while the host g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch.autograd.graph import increment_version
 
-from hora.engine import handle, session
-from hora.engine.backend import Outcome, Ticket
+from hora.engine import session
+from hora.engine.backend import Outcome
 from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops.resolve import Reduction, check_rows, equal_splits, scattered_rows, splits_of
+from hora.ops.started import Started
 from hora.torch.adapter import buffer, dtype_of, from_memory, is_expanded, laid_out
 from hora.transport import cuda
 from hora.transport.base import Buffer, Kind
@@ -27,33 +28,6 @@ from hora.transport.base import Buffer, Kind
 __all__ = ["Gathered", "Started", "allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
 
 T = TypeVar("T")
-U = TypeVar("U")
-
-
-class Started(NamedTuple, Generic[T]):
-    """An operation under way, and what to make of its outcome."""
-
-    engine: Engine
-    ticket: Ticket
-    finish: Callable[[Outcome], T]
-
-    @property
-    def name(self) -> str:
-        """The full name that the engine gave it."""
-        return self.ticket.request.name
-
-    def result(self) -> T:
-        """Wait for it on this thread."""
-        return self.finish(self.engine.wait(self.ticket))
-
-    def handle(self) -> int:
-        """A number for ``poll`` and ``synchronize``."""
-        return handle.new(self.engine, self.ticket, self.finish)
-
-    def then(self, change: Callable[[T], U]) -> Started[U]:
-        """The same operation with its result changed."""
-        finish = self.finish
-        return Started(self.engine, self.ticket, lambda outcome: change(finish(outcome)))
 
 
 class Gathered(NamedTuple):
@@ -78,7 +52,7 @@ def allreduce(
     inputs, outputs, finish = _same_shape_results(place, tensors, sent, in_place)
     ticket = engine.submit(
         Kind.ALLREDUCE, name, inputs, outputs, op=how.op, prescale=how.prescale, postscale=how.postscale,
-        process_set=process_set, device=place.device, grouped=grouped,
+        process_set=process_set, device=place.device, grouped=grouped, wire=how.wire,
     )  # fmt: skip
     return Started(engine, ticket, place.then(finish))
 

@@ -27,8 +27,8 @@ import torch
 from hora.engine import session
 from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet, global_process_set
+from hora.ops.numbering import name_of
 from hora.torch.collectives import Sum, allreduce_
-from hora.torch.numbering import name_of
 
 __all__ = ["Figures", "Summary", "from_settings", "line", "slowest", "steps_until_next"]
 

@@ -22,8 +22,8 @@ from torch.nn.parameter import is_lazy
 
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
+from hora.ops.numbering import name_of
 from hora.torch.collectives import Sum, allreduce_
-from hora.torch.numbering import name_of
 
 __all__ = ["SyncBatchNorm"]
 

@@ -119,7 +119,8 @@ class Mover(Protocol):
 
     ``members`` are global ranks in ascending order and this rank is one of them. Buffers are CPU memory, unless the
     mover says in ``carries`` that it takes that of other devices too (``transport.nccl``). ``contributors`` are the
-    members that brought data: one that has joined brings none and passes no inputs or outputs.
+    members that brought data: one that has joined brings none and passes no inputs or outputs. A mover that says it
+    ``narrows`` may be told a ``wire`` of 16 bits with an allreduce of FLOAT32: the type to round to between hosts.
     """
 
     def allreduce(

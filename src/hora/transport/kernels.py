@@ -11,7 +11,7 @@ from hora.transport import arithmetic, shm
 from hora.transport.arithmetic import Array
 from hora.transport.base import DType, ReduceOp
 
-__all__ = ["reduce_at", "reduce_parts"]
+__all__ = ["narrow_at", "reduce_at", "reduce_parts", "widen_at"]
 
 
 def reduce_at(
@@ -22,6 +22,16 @@ def reduce_at(
     by = divisor if op is ReduceOp.AVERAGE else 1
     places = (ctypes.c_void_p * len(sources))(*sources)
     shm.load().reduce(target, places, len(sources), count, dtype, op, prescale, postscale, by)
+
+
+def narrow_at(target: int, source: int, count: int, dtype: DType) -> None:
+    """Round float32 numbers at an address to FLOAT16 or BFLOAT16 at another, by the C core. Lets go of the GIL."""
+    shm.load().narrow(target, source, count, dtype)
+
+
+def widen_at(target: int, source: int, count: int, dtype: DType) -> None:
+    """The reverse: float32 numbers from those of a ``dtype`` of 16 bits."""
+    shm.load().widen(target, source, count, dtype)
 
 
 def reduce_parts(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from hora.config.settings import Settings
+from hora.errors import EnvironmentUnfit
 from hora.transport.base import KeyValue, Mover, StartingMover
 from hora.wire.messages import Peer
 
@@ -25,7 +26,14 @@ def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, set
     """
     match kind:
         case "gloo":
-            from hora.transport.gloo import GlooMover  # imports torch, which those who use another need not have
+            try:
+                from hora.transport.gloo import GlooMover  # imports torch, which those who use another need not have
+            except ImportError as reason:
+                raise EnvironmentUnfit(
+                    f"Gloo is to carry data between these workers, and it comes with PyTorch, which cannot be imported"
+                    f" ({reason}). Only workers of one host, with Hora's C core, do without. Install torch on every"
+                    " host, or start the job with mpirun: hora run --on mpi."
+                ) from reason
 
             address, interface = peers[rank].address, settings.gloo_iface
             return GlooMover(rank, store, address=address, interface=interface, timeout_s=settings.gloo_timeout_s)
@@ -38,7 +46,7 @@ def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, set
 
 def gpus_present() -> bool:
     """Whether this process may use GPUs: torch is loaded and finds one."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         return False
     from hora.transport import cuda
 

@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 2
+ABI = 3
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
@@ -74,6 +74,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "dealloc": (None, (_CORE, _POINTER)),
     "trace": (None, (_CORE, _INT)),
     "events": (_I64, (_CORE, _POINTER, _I64)),
+    "narrow": (None, (_POINTER, _POINTER, _U64, _INT)),
+    "widen": (None, (_POINTER, _POINTER, _U64, _INT)),
     "reduce": (_INT, (_POINTER, _POINTER, _INT, _U64, _INT, _INT, _DOUBLE, _DOUBLE, _DOUBLE)),
 }
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from tests.light import whole_torch
 from tests.multi.body import body
 from tests.multi.data import process_sets
 
@@ -257,6 +258,7 @@ def with_closures(hvd: ModuleType, rank: int, size: int) -> None:
 @body(sizes=(2,), once=True)
 def compiled(hvd: ModuleType, rank: int, size: int) -> None:
     model, reference = network(), network()
+    whole_torch()
     faster = torch.compile(model, backend="aot_eager")
     train(sgd(reference.parameters()), reference, range(size))
     optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from tests.light import whole_torch
 from tests.multi.body import body
 from tests.multi.data import check, process_sets, raises, tensor
 
@@ -230,10 +231,11 @@ def ranks_that_have_joined(hvd: ModuleType, rank: int, size: int) -> None:
     hvd.join()
 
 
-@body(sizes=(2,))
+@body(sizes=(2,), once=True)  # importing the compiler takes seconds
 def compiled(hvd: ModuleType, rank: int, size: int) -> None:
     """The compiler leaves the layer alone, and compiles what is around it."""
     plain = torch.nn.Sequential(torch.nn.Linear(5, CHANNELS), hvd.SyncBatchNorm(CHANNELS), torch.nn.ReLU()).double()
+    whole_torch()
     model = torch.compile(copy.deepcopy(plain), backend="eager")
     inputs = tensor(rank, (4 + rank, 5), torch.float64)
     for net in (plain, model):

@@ -2,16 +2,21 @@
 
 A compressor is a class with two static methods, ``compress(tensor) -> (smaller, context)`` and ``decompress(smaller,
 context) -> tensor``; anything with these may be passed as ``compression=``. The reduction itself happens in the
-compressed type.
+compressed type; of float32 tensors on several hosts, only that between hosts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
-__all__ = ["BF16Compressor", "Compressor", "FP16Compressor", "NoneCompressor"]
+from hora.engine.backend import Backend
+from hora.torch.adapter import DTYPES
+from hora.transport.base import DType
+
+__all__ = ["BF16Compressor", "Compressor", "FP16Compressor", "NoneCompressor", "type_between_hosts"]
 
 
 class Compressor(Protocol):
@@ -52,6 +57,16 @@ class _Cast:
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         return tensor if ctx is None else tensor.to(ctx)
+
+
+def type_between_hosts(compression: Any, tensors: Sequence[torch.Tensor], backend: Backend) -> DType | None:
+    """The type that this compression means, if the backend itself rounds to it, only between hosts: then a tensor is
+    to be sent as it is, with ``Reduction.wire``. None where the compressor has to do it.
+    """
+    if not getattr(backend, "narrows", False) or compression not in (FP16Compressor, BF16Compressor):
+        return None
+    wide = all(tensor.dtype is torch.float32 and tensor.is_cpu for tensor in tensors)
+    return DTYPES[compression.dtype] if wide else None
 
 
 class FP16Compressor(_Cast):

@@ -30,15 +30,15 @@ _generations: WeakKeyDictionary[Engine, _Names] = WeakKeyDictionary()
 def name_of(owner: object, kind: str, process_set: ProcessSet) -> str:
     """The name of an owner: given when it is first asked for, kept as long as the owner lives.
 
-    >>> import torch
-    >>> import hora.torch as hvd
-    >>> hvd.init()
-    >>> a, b = torch.nn.ReLU(), torch.nn.ReLU()
-    >>> name_of(b, "layer", hvd.global_process_set), name_of(a, "layer", hvd.global_process_set)
+    >>> from hora.engine.process_set import global_process_set
+    >>> class Layer: ...
+    >>> session.init()
+    >>> a, b = Layer(), Layer()
+    >>> name_of(b, "layer", global_process_set), name_of(a, "layer", global_process_set)
     ('layer.0', 'layer.1')
-    >>> name_of(b, "layer", hvd.global_process_set)
+    >>> name_of(b, "layer", global_process_set)
     'layer.0'
-    >>> hvd.shutdown()
+    >>> session.shutdown()
     """
     engine = session.engine()
     names = _generations.get(engine)

@@ -1,0 +1,91 @@
+"""Collectives on numpy arrays (``ops.host``), which the front-ends of other frameworks than torch stand on."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tests.multi.body import body
+from tests.multi.data import process_sets, raises
+
+from hora.errors import MismatchError
+from hora.ops import host
+from hora.ops.resolve import Reduction
+from hora.transport.base import ReduceOp
+
+DTYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", ml_dtypes.bfloat16, "float32", "float64", "bool"]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def array(rank: int, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Small whole numbers: sums are exact in every type."""
+    random = np.random.default_rng([rank, *shape, 7])
+    return random.integers(0, 2 if dtype == "bool" else 4, shape).astype(dtype)
+
+
+def same(result: Array, expected: Array) -> None:
+    assert result.dtype == expected.dtype and result.shape == expected.shape, (result, expected)
+    np.testing.assert_array_equal(result, expected)
+    assert not result.size or host.address_of(result) % host.ALIGNMENT == 0
+
+
+@body()
+def every_collective_on_every_type(hvd: ModuleType, rank: int, size: int) -> None:
+    with process_sets(hvd, size) as sets:
+        for process_set in [s for s in sets if s.included()]:
+            ranks, me = process_set.ranks, process_set.rank()
+            for dtype in DTYPES:
+                wide = bool if dtype == "bool" else "int64"
+                for shape in [(), (0,), (5,), (3, 2)]:
+                    own = array(rank, shape, dtype)
+                    total = sum((array(r, shape, dtype).astype(wide) for r in ranks), np.zeros(shape, wide))
+                    (summed,) = host.allreduce([own], Reduction(ReduceOp.SUM), f"s{shape}{dtype}", process_set).result()
+                    same(summed, np.asarray(total).astype(dtype))
+                    (sent,) = host.broadcast([own], ranks[-1], f"b{shape}{dtype}", process_set).result()
+                    same(sent, array(ranks[-1], shape, dtype))
+                rows = [array(r, (r % 2 + 1, 3), dtype) for r in ranks]
+                gathered, none = host.allgather([rows[me], rows[me][:, :0]], None, process_set, grouped=True).result()
+                same(gathered.array, np.concatenate(rows))
+                assert gathered.rows == none.rows == tuple(len(r) for r in rows) and none.array.shape[1] == 0
+                splits = [r % 2 + 1 for r in ranks]  # everybody sends so many rows to rank r, the same to all
+                whole = [array(r, (sum(splits) + 1, 2), dtype) for r in ranks]
+                exchanged = host.alltoall(whole[me], splits, None, process_set).result()
+                start = sum(splits[:me])
+                same(exchanged.array, np.concatenate([w[start : start + splits[me]] for w in whole]))
+                assert exchanged.rows == (splits[me],) * len(ranks)
+                if dtype == "bool":
+                    continue
+                blocks = [array(r, (2 * len(ranks) + 1, 2), dtype) for r in ranks]
+                (part,) = host.reducescatter([blocks[me]], Reduction(ReduceOp.SUM), None, process_set).result()
+                first = 2 * me + (me > 0)
+                expected = sum(b.astype("int64") for b in blocks)[first : first + 2 + (me == 0)]
+                same(part, np.asarray(expected).astype(dtype))
+
+
+@body()
+def into_the_inputs_or_elsewhere(hvd: ModuleType, rank: int, size: int) -> None:
+    total = sum(np.arange(6.0) * (r + 1) for r in range(size)).reshape(2, 3)
+    own = (np.arange(6.0) * (rank + 1)).reshape(2, 3)
+    place = np.zeros((2, 6))[:, ::2]  # not contiguous
+    how = Reduction(ReduceOp.SUM)
+    (result,) = host.allreduce([own], how, "elsewhere", hvd.global_process_set, into=[place]).result()
+    assert result is place
+    np.testing.assert_array_equal(place, total)
+    strided = np.repeat(own, 2, axis=1)[:, ::2]
+    (result,) = host.allreduce([strided], how, "strided", hvd.global_process_set).result()
+    np.testing.assert_array_equal(result, total)
+    (result,) = host.allreduce([own], how, "in place", hvd.global_process_set, into=[own]).result()
+    assert result is own
+    np.testing.assert_array_equal(own, total)
+    own[...] = rank
+    (result,) = host.broadcast([own], size - 1, "in place", hvd.global_process_set, into=[own]).result()
+    assert result is own and (own == size - 1).all()
+
+
+@body(sizes=(2, 3, 4))
+def a_mismatch_is_everybodys(hvd: ModuleType, rank: int, size: int) -> None:
+    started = host.allreduce([np.zeros(rank + 1)], Reduction(ReduceOp.SUM), "uneven", hvd.global_process_set)
+    with raises(MismatchError, "uneven"):
+        started.result()
