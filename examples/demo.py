@@ -1,63 +1,67 @@
-"""`make demo`: trains the first job with one worker and with two, and says in a table what the second one gained.
+"""`make demo`: trains MNIST with one worker and with two, measures how well that scales, says why not better, and puts
+all of it on a page.
 
-Throughput is the median over the epochs after the first, which carries the start-up of every part. The loss and the
-accuracy are of the last epoch, so that a faster run that learned less would show.
+Everything is done by commands that are printed first, so that they can be tried by hand. Where MNIST cannot be fetched,
+digits are generated instead.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import shlex
+import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-JOB = Path(__file__).with_name("first_job.py")
-JOB_TIMEOUT_S = 600
+COMMAND_TIMEOUT_S = 1800
 
 
-def train(workers: int, result: Path, extra: list[str]) -> dict[str, Any]:
-    """Run the job under `hora run`; its output goes straight to the terminal."""
-    hora = [sys.executable, "-m", "hora"]
-    command = [*hora, "run", "-np", str(workers), sys.executable, str(JOB), "--json", str(result), *extra]
-    print(f"$ hora run -np {workers} python examples/first_job.py", flush=True)
-    done = subprocess.run(command, timeout=JOB_TIMEOUT_S)
-    if done.returncode != 0:
+def hora(*arguments: str, may_fail: bool = False) -> bool:
+    """Run a command of Hora, its output straight to the terminal; whether it went well."""
+    print(f"\n$ hora {shlex.join(arguments)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "hora", *arguments], timeout=COMMAND_TIMEOUT_S)
+    if done.returncode != 0 and not may_fail:
         raise SystemExit(done.returncode)
-    print(flush=True)
-    measured: dict[str, Any] = json.loads(result.read_text())
-    return measured
+    return done.returncode == 0
 
 
-def images_per_s(run: dict[str, Any]) -> float:
-    return float(statistics.median(epoch["images_per_s"] for epoch in run["epochs"][1:] or run["epochs"]))
+def data(images: int) -> Path:
+    """The folder of MNIST, or of as many generated digits."""
+    if not images and hora("data", "get", "mnist", "--to", "data/mnist", may_fail=True):
+        return Path("data/mnist")
+    if not images:
+        print("MNIST could not be fetched. Digits are generated instead; accuracy on them says nothing about MNIST.")
+    count = images or 60000
+    folder = Path(f"data/digits-{count}")
+    hora("data", "make", "digits", "--samples", str(count), "--to", str(folder))
+    return folder
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="train the first job at several sizes and compare")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report")
     parser.add_argument("--workers", default="1,2", help="numbers of workers to compare")
-    args, extra = parser.parse_known_args()
-    with tempfile.TemporaryDirectory(prefix="hora-demo-") as folder:
-        sizes = [int(n) for n in args.workers.split(",")]
-        runs = [train(n, Path(folder) / f"{n}.json", extra) for n in sizes]
+    parser.add_argument("--images", type=int, default=0, help="so many generated digits instead of MNIST")
+    parser.add_argument("--epochs", default="0.5", help="of the training on each; 0 for none")
+    parser.add_argument("--steps", default="40", help="steps of a run that measures speed")
+    parser.add_argument("--repeats", default="2", help="how many of them, by turns")
+    args, more = parser.parse_known_args()  # more are options of `hora lab scaling`
 
-    table = Table(title="Seven-segment digits, the same script", title_justify="left")
-    for heading in ("workers", "loss", "accuracy", "images/s", "speed-up", "efficiency"):
-        table.add_column(heading, justify="right")
-    base = images_per_s(runs[0]) / runs[0]["workers"]
-    for run in runs:
-        last, rate = run["epochs"][-1], images_per_s(run)
-        table.add_row(
-            str(run["workers"]), f"{last['loss']:.4f}", f"{last['accuracy']:.2%}", f"{rate:,.0f}",
-            f"{rate / base:.2f}x", f"{rate / base / run['workers']:.0%}",
+    folder = data(args.images)
+    shutil.rmtree(args.out / "scaling", ignore_errors=True)  # measured anew each time
+    for workers in args.workers.split(",") if float(args.epochs) else ():
+        hora(
+            "train", "mnist", "-np", workers, "--epochs", args.epochs, "--data", str(folder), "--save-every", "0",
+            "--out", str(args.out / f"train-{workers}"), "--overwrite",
         )  # fmt: skip
-    Console(highlight=False).print(table)
+    hora(
+        "lab", "scaling", "mnist", "--workers", args.workers, "--steps", args.steps, "--repeats", args.repeats,
+        "--set", f"data={folder}", "--out", str(args.out / "scaling"), *more,
+    )  # fmt: skip
+    page = args.out / "report.html"
+    hora("lab", "report", str(args.out), "-o", str(page), "--title", "MNIST on one worker and on two")
+    print(f"\nThe report is {page.resolve()}: open it in a browser.")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -35,6 +36,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (("train", "--models", "vgg16"), "no model 'vgg16'"),
         (("train", "--models", ","), "names nothing"),
         (("train", "--against", "gloo"), "no peer 'gloo'"),
+        (("train", "--framework", "caffe"), "no framework 'caffe'"),
+        (("train", "--framework", "jax", "--models", "gradients"), "no model 'gradients'"),
+        (("train", "--framework", "jax", "--against", "ddp"), "train in PyTorch"),
         (("launch", "--rounds", "x"), "'x' is not a valid integer"),
         (("latency",), "No such command 'latency'"),
     ],
@@ -62,16 +66,15 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peers", ["gloo", "gloo,mpi"])
-def test_contenders_side_by_side(tmp_path: Path, peers: str) -> None:
-    if "mpi" in peers and not (Path(sys.executable).with_name("mpirun").exists() or shutil.which("mpirun")):
+def test_contenders_side_by_side(tmp_path: Path) -> None:
+    if not (Path(sys.executable).with_name("mpirun").exists() or shutil.which("mpirun")):
         pytest.skip("there is no mpirun")
     file = tmp_path / "result.json"
-    done = bench("allreduce", "--against", peers, "--sizes", "4,64K", "--rounds", "3", "--json", str(file))
+    done = bench("allreduce", "--against", "gloo,mpi", "--sizes", "4,64K", "--rounds", "3", "--json", str(file))
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
     assert [row["name"] for row in result["rows"]] == ["4 B", "64 KB"]
-    expected = {"hora", "hora_shared", "memcpy", *peers.split(",")}
+    expected = {"hora", "hora_shared", "memcpy", "gloo", "mpi"}
     for row in result["rows"]:
         assert set(row["cells"]) == expected
         assert all(0 < cell["low_us"] <= cell["median_us"] <= cell["high_us"] for cell in row["cells"].values())
@@ -99,6 +102,19 @@ def test_train(tmp_path: Path) -> None:
         assert set(row["cells"]) == {"limit", "hora", "ddp", "ddp_tuned"} and row["shares"]["limit"] == 1.0
         assert row["added_us"]["limit"] == 0.0 and all(share > 0 for share in row["shares"].values())
     assert "MNIST CNN" in done.stdout and "161 gradients" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["tensorflow", "keras", "jax"])
+def test_train_in_other_frameworks(tmp_path: Path, framework: str) -> None:
+    """Each is found to take the step of the mean gradient before it is timed."""
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    file = tmp_path / "result.json"
+    done = bench("train", "--framework", framework, "--models", "mnist", "--rounds", "1", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(file.read_text())["rows"]
+    assert set(row["cells"]) == {"limit", "hora"} and row["shares"]["hora"] > 0
 
 
 def test_horovod_must_be_there_if_it_was_asked_for(

@@ -96,8 +96,9 @@ def test_wheel_without_compiler_is_pure_and_says_so_in_one_line(checkout: Path, 
     assert wheel.name.endswith("-py3-none-any.whl")
     assert len(notes(output)) == 1 and "without the C core" in notes(output)[0] and compiler in notes(output)[0]
     assert CORE not in names(wheel) and "hora/py.typed" in names(wheel)
-    python = python_of_new_venv(tmp_path / "env", wheel)
-    assert run(python, WHERE, tmp_path).startswith(str(tmp_path))
+    if compiler == "/bin/false":  # the other one is the same wheel
+        python = python_of_new_venv(tmp_path / "env", wheel)
+        assert run(python, WHERE, tmp_path).startswith(str(tmp_path))
 
 
 def test_core_left_by_an_editable_install_stays_out_of_wheels(checkout: Path, tmp_path: Path) -> None:

@@ -8,6 +8,11 @@ import sys
 from typing import Any, ClassVar
 
 import msgspec
+from tests.light import light_torch
+
+if __name__ == "__main__":
+    light_torch()
+
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.light import light_torch
+
+if __name__ == "__main__":
+    light_torch()
+
 import torch
 from tests.workloads import tiny
 

@@ -99,21 +99,29 @@ def gradients(np: int | None, against: str | None, hosts: str | None, rounds: in
 @click.option(
     "--against", metavar="PEERS", help="Peers: ddp, horovod, both with a comma between, or none.  [default: installed]"
 )
+@click.option("--framework", default="torch", show_default=True, help="torch, tensorflow, keras or jax.")
 @_rounds(15)
 @JSON
-def train(np: int, models: str | None, against: str | None, rounds: int, json_file: Path | None) -> None:
+def train(
+    np: int, models: str | None, against: str | None, framework: str, rounds: int, json_file: Path | None
+) -> None:
     """Training, as a share of what the same processes reach without communicating.
 
-    One torch thread a worker, SGD with momentum. DDP runs on Gloo, once as it is and once tuned (buffers not broadcast,
+    One thread a worker, SGD with momentum. DDP runs on Gloo, once as it is and once tuned (buffers not broadcast,
     gradients as views of its buckets). Every contender must first take the step of the mean gradient.
     """
     from hora.lab.bench import drive
-    from hora.lab.bench.plan import TRAININGS, Plan
+    from hora.lab.bench.plan import FRAMEWORKS, TRAININGS, Plan
 
-    chosen = _named(models, "--models", "model", tuple(TRAININGS)) if models is not None else tuple(TRAININGS)
+    [framework] = _named(framework, "--framework", "framework", FRAMEWORKS)[:1]
+    # What computes nothing needs a backward pass that can be told to compute nothing, which only torch has.
+    known = tuple(key for key in TRAININGS if framework == "torch" or TRAININGS[key].images)
+    chosen = _named(models, "--models", "model", known) if models is not None else known
     peers = _named(against, "--against", "peer", drive.TRAIN_PEERS, or_none=True) if against is not None else None
-    contenders, notes = drive.choose_to_train(peers)
-    plan = Plan(bench="train", contenders=contenders, models=chosen, rounds=rounds, round_s=TRAIN_ROUND_S)
+    contenders, notes = drive.choose_to_train(peers, framework)
+    plan = Plan(
+        bench="train", contenders=contenders, models=chosen, framework=framework, rounds=rounds, round_s=TRAIN_ROUND_S
+    )
     _conclude(json_file, lambda progress: drive.measure(plan, np, _shown_command(), notes, progress))
 
 
@@ -204,8 +212,7 @@ def _conclude(json_file: Path | None, measure: Callable[[Callable[[str], None]],
         raise
     print_result(result, Console())
     if json_file:
-        import msgspec
+        from hora.checkpoint.whole import write_json
 
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        write_json(json_file, result, "--json")
         log.print(f"figures written to {json_file}")

@@ -25,6 +25,7 @@ _COMMANDS = {
     "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
     "submit": ("hora.cli.submit", "Write a job script for Slurm or PBS, and submit it."),
     "train": ("hora.cli.train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
+    "lab": ("hora.cli.lab", "Experiments: throughput, scaling, quality, sweeps; their records and reports."),
     "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
     "data": ("hora.cli.data", "Get, make and stage data sets."),
     "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),

@@ -243,8 +243,7 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
 
 
 def _write(made: Plan, seen: Outlook | None, file: Path) -> None:
-    import msgspec
-
+    from hora.checkpoint.whole import write_json
     from hora.lab.predict.forecast import as_json
 
     every = [{"epoch": epoch, "lr": made.lr_at_epoch(epoch)} for epoch in range(max(1, round(made.epochs)))]
@@ -256,5 +255,4 @@ def _write(made: Plan, seen: Outlook | None, file: Path) -> None:
         "cautions": made.cautions(),
     }
     document = {"plan": made, **facts, "epochs": every, "predicted": None if seen is None else as_json(seen)}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    write_json(file, document, "--json")

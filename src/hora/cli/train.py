@@ -3,30 +3,23 @@ options; the work is in ``hora.workloads``."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from hora.cli import workers
 from hora.errors import UsageError
 from hora.workloads import WORKLOADS, Options, options_of
 
 __all__ = ["train"]
 
 _LAUNCHING = (
-    click.Option(
-        ["-np", "--num-proc", "np"], metavar="N|auto", help="Start so many workers; auto: one per slot or core."
-    ),
-    click.Option(["-H", "--hosts", "hosts"], metavar="h1:2,h2:4", help="Hosts to start them on, and their slots."),
-    click.Option(["-hostfile", "--hostfile", "hostfile"], metavar="FILE", help="File with lines 'host slots=N'."),
-    click.Option(
-        ["--on"], type=click.Choice(["local", "ssh", "slurm", "mpi", "ray"]), help="What starts them, as in 'hora run'."
-    ),
-    click.Option(["--threads-per-worker"], type=click.IntRange(1), metavar="N", help="Threads each computes with."),
-    click.Option(["--verbose"], is_flag=True, help="Say what the launcher does."),
+    *workers.OPTIONS,
+    workers.switch("--independent", help="Each worker trains by itself: the speed if communication cost nothing."),
 )
 _STARTERS = ("np", "hosts", "hostfile", "on")
 
@@ -95,11 +88,14 @@ def _type(hint: Any) -> Any:
 
 
 def _train(kind: type[Options], given: Mapping[str, Any]) -> int:
-    launching = {option.name: given[option.name] for option in _LAUNCHING if option.name}
-    fields = {name: value for name, value in given.items() if name not in launching and value is not None}
-    options = kind.of(fields)
-    if any(launching[name] is not None for name in _STARTERS):
-        return _launch(options, launching)
+    launching = {option.name for option in _LAUNCHING}
+    options = kind.of({name: value for name, value in given.items() if name not in launching and value is not None})
+    if any(given[name] is not None for name in _STARTERS):
+        return _launch(options, given)
+    source = click.get_current_context().get_parameter_source
+    for option in _LAUNCHING:
+        if option.name and source(option.name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{option.opts[-1]} is for workers, and none are to be started. Give -np or -H as well.")
     from hora.workloads.start import train_here
 
     return train_here(options)
@@ -107,19 +103,12 @@ def _train(kind: type[Options], given: Mapping[str, Any]) -> int:
 
 def _launch(options: Options, given: Mapping[str, Any]) -> int:
     """Start workers that train, as `hora run` would, and draw their progress."""
-    from hora.config import env
-    from hora.launch.job import Job
     from hora.launch.output import Console
-    from hora.launch.pick import pick
     from hora.launch.supervise import supervise
-    from hora.launch.ways import make_way
     from hora.workloads.progress import Bar, Listener
     from hora.workloads.start import stop_at_nonsense
 
-    choice = pick(
-        env.environ(), np=_number(given["np"]), hosts=given["hosts"], hostfile=given["hostfile"], on=given["on"],
-        ray_hosts=_ray_hosts,
-    )  # fmt: skip
+    choice = workers.choose(given)
     if options.emulate_workers % choice.plan.size:
         raise UsageError(
             f"--emulate-workers {options.emulate_workers} cannot be played by {choice.plan.size} processes: each plays "
@@ -128,62 +117,22 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     bar = Bar() if sys.stdout.isatty() else None
     raw = Console.of_process()
     listener = Listener(raw.stdout, bar)
-    job = Job(
-        plan=choice.plan,
-        way=make_way(choice.on),
+    environment = workers.environment(given)
+    job = workers.job(
+        given, choice,
         command=(
             sys.executable, "-m", "hora.workloads", options.workload, msgspec.json.encode(options).decode(),
-            *(["--launcher-draws"] if bar else []),
+            *(["--launcher-draws"] if bar else []), *(["--independent"] if given["independent"] else []),
         ),
-        environment={**env.environ(), **stop_at_nonsense(dict(env.environ()))},
+        environment={**environment, **stop_at_nonsense(environment)},
         console=Console(listener, Listener(raw.stderr, bar) if bar else raw.stderr),
-        prefix=choice.plan.size > 1,
-        threads_per_worker=given["threads_per_worker"],
-        say=_say if given["verbose"] else lambda line: None,
-        announce=_say,
     )  # fmt: skip
     if choice.why:
-        _say(choice.why)
+        workers.say(choice.why)
     try:
         verdict = supervise(job)
     finally:
         if bar:
             bar.close()
-    _tell(verdict)
+    workers.tell(verdict, go_on="go on with --resume auto", explained=(0, 2, 3))
     return verdict.exit_code
-
-
-def _number(text: str | None) -> int | Literal["auto"] | None:
-    if text is None:
-        return None
-    if text == "auto":
-        return "auto"
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise UsageError(f"-np {text} is not a number of workers. Give 1, 2, … or 'auto' for all there is room for.")
-    return int(text)
-
-
-def _ray_hosts() -> Any:
-    from hora.launch.ray import cluster_hosts
-
-    return cluster_hosts()
-
-
-def _say(line: str) -> None:
-    click.echo(f"hora: {line}", err=True)
-
-
-def _tell(verdict: Any) -> None:
-    """How it ended, unless a worker has said all there is to say."""
-    from hora.config.settings import PREEMPTED_EXIT_CODE
-    from hora.launch import failure
-
-    if verdict.interrupted_by is signal.SIGPIPE or verdict.exit_code in (0, 2, 3):
-        return
-    if verdict.exit_code == PREEMPTED_EXIT_CODE:
-        _say(f"saved and left because the job must end (exit code {PREEMPTED_EXIT_CODE}); go on with --resume auto")
-    elif verdict.interrupted_by is not None:
-        _say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
-    elif verdict.first is not None:
-        title, lines = failure.explain(verdict.first, verdict.endings, verdict.tails[verdict.first.rank])
-        failure.show(title, lines, sys.stderr)

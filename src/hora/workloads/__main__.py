@@ -1,4 +1,5 @@
-"""One worker of `hora train -np N`: ``python -m hora.workloads WORKLOAD OPTIONS_AS_JSON [--launcher-draws]``."""
+"""One worker of `hora train -np N`: ``python -m hora.workloads WORKLOAD OPTIONS_AS_JSON [--launcher-draws]
+[--independent]``."""
 
 from __future__ import annotations
 
@@ -12,5 +13,9 @@ from hora.workloads.start import train_here
 if __name__ == "__main__":
     name, document, *flags = sys.argv[1:]
     sys.exit(
-        train_here(msgspec.json.decode(document, type=options_of(name)), launcher_draws="--launcher-draws" in flags)
+        train_here(
+            msgspec.json.decode(document, type=options_of(name)),
+            launcher_draws="--launcher-draws" in flags,
+            independent="--independent" in flags,
+        )
     )

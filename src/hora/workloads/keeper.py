@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hora.checkpoint import Checkpoint, Store
+from hora.checkpoint.whole import replacing_path
 from hora.errors import DamagedCheckpoint, EnvironmentUnfit, UsageError
 
 __all__ = ["Keeper", "usual_name"]
@@ -120,10 +121,8 @@ class Keeper:
     def name_best(self, path: Path) -> None:
         """This is the best so far."""
         if self._best_name:
-            part = self.folder / f"{self._best_name}.part"
-            part.unlink(missing_ok=True)
-            try:
-                os.link(path, part)  # the store replaces files, it does not write into them
-            except OSError:
-                shutil.copyfile(path, part)
-            part.replace(self.folder / self._best_name)
+            with replacing_path(self.folder / self._best_name) as part:
+                try:
+                    os.link(path, part)  # the store replaces files, it does not write into them
+                except OSError:
+                    shutil.copyfile(path, part)

@@ -64,6 +64,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     compression: Annotated[Compression, Meta(description="Of gradients, between workers.")] = "none"
     loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 0
 
+    inter_threads: Annotated[
+        int, Meta(ge=0, description="Threads of torch's inter-op pool, for each worker; 0: as torch has it.")
+    ] = 0
+
     val_batch: Annotated[int, Meta(gt=0, description="Samples each worker takes at a time in validation.")] = 1000
 
     save_every: Annotated[

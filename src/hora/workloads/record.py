@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from hora.checkpoint.whole import replacing
 from hora.errors import EnvironmentUnfit, UsageError
 
-__all__ = ["FILE", "Record"]
+__all__ = ["FILE", "Record", "read_lines"]
 
 FILE = "metrics.jsonl"
 _WRITE_EVERY_S = 1.0
@@ -99,12 +100,29 @@ class Record:
                 self._board.add_scalar(group + name, value, facts["step"])
 
 
+def read_lines(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The lines of a run about steps and those about epochs; none if there is no record. A line that was cut off when
+    the run was killed is left out."""
+    steps: list[dict[str, Any]] = []
+    epochs: list[dict[str, Any]] = []
+    try:
+        data = (folder / FILE).read_bytes()
+    except OSError:
+        return steps, epochs
+    for line in data.splitlines():
+        try:
+            facts = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        (epochs if "epoch_s" in facts else steps).append(facts)
+    return steps, epochs
+
+
 def _cut(path: Path, after_step: int) -> None:
     """Leave only lines up to that step, in whole."""
     if not path.exists():
         return
-    part = path.with_name(path.name + ".part")
-    with open(path, "rb") as old, open(part, "wb") as new:
+    with open(path, "rb") as old, replacing(path) as new:
         for line in old:
             try:
                 step = msgspec.json.decode(line)["step"]
@@ -112,9 +130,6 @@ def _cut(path: Path, after_step: int) -> None:
                 continue  # the last one of a run that was killed
             if step <= after_step:
                 new.write(line)
-        new.flush()
-        os.fsync(new.fileno())
-    part.replace(path)
 
 
 def _board(folder: Path, after_step: int) -> Any:
@@ -122,6 +137,7 @@ def _board(folder: Path, after_step: int) -> Any:
         writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError:
         raise EnvironmentUnfit(
-            "--tensorboard needs TensorBoard, which is not installed. Run 'pip install hora[data]', or leave it out."
+            "--tensorboard needs TensorBoard, which is not installed. Run 'pip install hora[tensorboard]', or leave it "
+            "out."
         ) from None
     return writer(str(folder), purge_step=after_step + 1 if after_step else None)

@@ -42,6 +42,7 @@ from hora.errors import NonFiniteError, UsageError
 from hora.schedule import Plan
 from hora.workloads import agree
 from hora.workloads.clock import Clock
+from hora.workloads.folder import RunNote
 from hora.workloads.keeper import Keeper, usual_name
 from hora.workloads.metrics import Means
 from hora.workloads.options import Options
@@ -138,7 +139,9 @@ class Run:
         self._keeper = Keeper(options.out_folder, keep=options.keep, best=best, highest=highest, best_name=best_name)
         hvd.preempted()  # from now on a signal is a request to save and leave
         note = self._resume()
-        self._record = agree.everywhere(self._open_record)
+        self._record: Record | None
+        self._note: RunNote | None
+        self._record, self._note = agree.everywhere(self._open_files)
         self._teller = teller(options.log_every, quiet or not self._is_first)
         self._quiet = quiet
         self._introduce(note)
@@ -146,10 +149,12 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._teller.close()
         if self._record is not None:
             self._record.close()
+        if self._note is not None:
+            self._note.end(error, self.result())
 
     # ---- the loop ----
 
@@ -260,7 +265,6 @@ class Run:
         if hvd.preempted():
             self.save()
             self.say(f"asked to leave: saved {self.checkpoint} after step {self.step_number}")
-            self.__exit__()
             raise SystemExit(hvd.PREEMPTED_EXIT_CODE)
         if self._order.steps_left and self._is_time_to_save(before, self._order.position):
             self.save()
@@ -316,8 +320,6 @@ class Run:
             f"{self.options.workload}: {self.workers.total} workers{emulated}, {self.plan.global_batch} samples a step,"
             f" {self.steps_per_epoch} steps an epoch, peak learning rate {self.plan.peak_lr:.6g}"
         )
-        for caution in self.plan.cautions() if self.options.workload == "imagenet" else ():
-            self.say(f"caution: {caution}")
 
     def _tell_epoch(self, epoch: int, seconds: float, training_s: float) -> None:
         means = self._means.reduced()
@@ -451,14 +453,22 @@ class Run:
         else:
             self._optimizers[0].load_state_dict(saved)
 
-    def _open_record(self) -> Record | None:
+    def _open_files(self) -> tuple[Record, RunNote] | tuple[None, None]:
         if not self._is_first:
-            return None
-        return Record(
+            return None, None
+        record = Record(
             self.options.out_folder,
             after_step=self.step_number,
             tensorboard=self.options.tensorboard,
             every=self.options.log_every,
+        )
+        return record, RunNote(
+            self.options,
+            self.plan,
+            workers=hvd.size(),
+            emulated_workers=self.workers.total if self.workers.total != hvd.size() else 0,
+            hosts=hvd.cross_size(),
+            threads=torch.get_num_threads(),
         )
 
 

@@ -7,20 +7,19 @@ up to it with 3, a loss that is not finite with 1, a job that was asked to leave
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from hora.checkpoint.whole import write_json
 from hora.config import env
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, UsageError
 from hora.workloads import train_of
 from hora.workloads.options import Options
 
-__all__ = ["stop_at_nonsense", "train_here"]
+__all__ = ["own_gpu", "stop_at_nonsense", "train_here", "worker_folder"]
 
 _CODES: dict[type[Exception], int] = {
     UsageError: 2,
@@ -41,17 +40,29 @@ def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
     return {} if said else {"HORA_NONFINITE": "stop"}
 
 
-def train_here(options: Options, *, launcher_draws: bool = False) -> int:
-    """Train; the exit code. Rank 0 writes the final metrics to ``options.json``."""
+def train_here(options: Options, *, launcher_draws: bool = False, independent: bool = False) -> int:
+    """Train; the exit code. Rank 0 writes the final metrics to ``options.json``.
+
+    With ``independent`` every worker trains by itself, on the same cores as otherwise: what the machine can do if
+    communication costs nothing.
+    """
+    import torch
+
     import hora.torch as hvd
     from hora.workloads import progress
 
+    if options.inter_threads:
+        torch.set_num_interop_threads(options.inter_threads)
     marks = progress.launcher_draws() if launcher_draws else nullcontext()
     try:
-        with env.during(**stop_at_nonsense(dict(env.environ()))), marks:
+        variables = stop_at_nonsense(dict(env.environ()))
+        if independent:
+            options, alone = _part(options)
+            variables |= alone
+        with env.during(**variables), marks:
             result = train_of(options.workload)(options)
             if options.json and hvd.rank() == 0:
-                _write(result, Path(options.json))
+                write_json(Path(options.json), result, "--json")
     except tuple(_CODES) as error:
         print(f"hora: {error}", file=sys.stderr, flush=True)
         return next(code for kind, code in _CODES.items() if isinstance(error, kind))
@@ -60,14 +71,41 @@ def train_here(options: Options, *, launcher_draws: bool = False) -> int:
     return 0
 
 
-def _write(result: dict[str, Any], path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"--json {path} cannot be written: {error.strerror}. Give another file.") from None
+def _part(options: Options) -> tuple[Options, dict[str, str]]:
+    """Meet the other workers once, so that all begin together, and then have none: options with a folder of this
+    worker's own (the first one's is the run's), and the variables that make the next ``init`` a world of one."""
+    import torch
+
+    import hora.torch as hvd
+
+    hvd.init()
+    rank, local_rank = hvd.rank(), hvd.local_rank()
+    hvd.barrier()
+    hvd.shutdown()
+    alone = {"HORA_ALONE": "1", "HORA_TIMELINE": ""}
+    if torch.cuda.device_count():
+        alone["CUDA_VISIBLE_DEVICES"] = own_gpu(dict(env.environ()), torch.cuda.device_count(), local_rank)
+    if rank == 0:
+        return options, alone
+    out = options.out_folder / worker_folder(rank)
+    json = str(out / Path(options.json).name) if options.json else ""
+    return msgspec.structs.replace(options, out=str(out), json=json), alone
+
+
+def worker_folder(rank: int | str) -> str:
+    """Where a worker other than the first keeps its run, if all train by themselves; in the first one's.
+
+    >>> worker_folder(3)
+    'worker-3'
+    """
+    return f"worker-{rank}"
+
+
+def own_gpu(variables: dict[str, str], gpus: int, local_rank: int) -> str:
+    """The one GPU, of those that are visible, for a worker that takes itself for the only one of its host.
+
+    >>> own_gpu({}, 4, 2), own_gpu({"CUDA_VISIBLE_DEVICES": "5,7"}, 2, 1)
+    ('2', '7')
+    """
+    visible = variables.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+    return visible.split(",")[local_rank % gpus]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hora.lab.bench import resnet50
-from hora.lab.bench.models import SPECS, Gradients, ResNet50, batches
+from hora.lab.bench.models import SPECS, Gradients, batches
 from hora.lab.bench.plan import TRAININGS
 
 
@@ -21,7 +21,9 @@ def test_sizes() -> None:
 
 
 def test_resnet_has_the_published_parameters_in_their_order() -> None:
-    assert [(n, tuple(p.shape)) for n, p in ResNet50().named_parameters()] == list(resnet50.shapes().items())
+    assert [(n, tuple(p.shape)) for n, p in SPECS["resnet50"].make().named_parameters()] == list(
+        resnet50.shapes().items()
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mlp", "mnist"])

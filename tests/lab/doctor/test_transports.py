@@ -1,4 +1,4 @@
-"""Every transport for real, then each way in which it can fail."""
+"""Shared memory for real (the others: ``tests/cli/test_doctor.py``), then each way in which a transport can fail."""
 
 from __future__ import annotations
 
@@ -24,16 +24,6 @@ def test_shared_memory_without_a_framework() -> None:
     found = transports.shared_memory(Machine(environ()))
     assert found.status == "ok" and "no framework was needed" in found.told
     assert set(found.figures) == {"seconds_4", "seconds_65536", "seconds_4194304"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("look", [transports.gloo, transports.front_end, transports.mpi])
-def test_the_others(look: object) -> None:
-    assert callable(look)
-    found = look(Machine(environ()))
-    if found.status == "not here":
-        pytest.skip(found.told)
-    assert found.status == "ok", found
 
 
 def test_a_job_of_three() -> None:

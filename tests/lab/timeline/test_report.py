@@ -9,6 +9,7 @@ import pytest
 from tests.lab.timeline import traces
 from tests.lab.timeline.test_verdict import slow_rank
 
+from hora.checkpoint.whole import json_text
 from hora.errors import BadData
 from hora.lab.timeline import report
 
@@ -81,7 +82,7 @@ def test_full_and_cut_files_are_said_to_be(tmp_path: Path) -> None:
 
 
 def test_json(tmp_path: Path) -> None:
-    document = json.loads(report.as_json(report.make(files(tmp_path))))
+    document = json.loads(json_text(report.as_json(report.make(files(tmp_path)))))
     assert document["findings"][0]["kind"] == "straggler"
     assert [clock["how"] for clock in document["clocks"]] == ["reference", "arrivals", "arrivals"]
     assert document["numbers"]["ranks"][0]["steps"] == 8

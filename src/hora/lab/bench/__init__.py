@@ -11,8 +11,8 @@ median over rounds with its spread. Before anything is timed, every contender mu
 - ``worker``       ``python -m hora.lab.bench.worker``, what each process runs
 - ``drive``        starts the workers and merges what they measured
 - ``launching``    import time and start-up time, measured from outside
-- ``models``       the networks of `hora bench train`
-- ``train``        training with each contender, on the workers
+- ``models``       the networks of `hora bench train`; ``jax_models`` and ``keras_models`` the same in those
+- ``train``        training with each contender, on the workers; ``train_torch`` and so on how each framework does it
 - ``train_report`` what it found, as rows and tables
 - ``resnet50``     the shapes of ResNet-50's gradients
 - ``figures``      numbers as people read them

@@ -93,16 +93,14 @@ class HoraShared(Hora):
 
 
 class HoraBf16(Hora):
-    """This library with its half-size compression, in place, as an optimizer uses it: a gain where a network is the
-    limit."""
+    """This library with its half-size compression: a gain where a network is the limit."""
 
     def task(self, shapes: Shapes, seed: int) -> Task:
         tensors = {f"bf16.{name}": self.allocate(shape) for name, shape in shapes.items()}
 
         def step() -> None:
             for name, tensor in tensors.items():
-                small, _ = hvd.Compression.bf16.compress(tensor)
-                tensor.copy_(hvd.allreduce_(small, name=name, op=hvd.Sum))
+                tensor.data = hvd.allreduce(tensor, name=name, op=hvd.Sum, compression=hvd.Compression.bf16)
 
         return Task(list(tensors.values()), step)
 

@@ -26,7 +26,7 @@ import psutil
 
 from hora import __version__
 from hora.config.env import environ
-from hora.errors import EnvironmentUnfit, WorkersFailed
+from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
 from hora.lab.bench import resnet50, train_report
 from hora.lab.bench.plan import (
     CONTENDERS,
@@ -60,6 +60,13 @@ TRAIN_PEERS = ("ddp", "horovod")
 TIMEOUT_S = 900.0
 QUIET_LOOK_S, BUSY_PERCENT = 0.5, 15.0
 TAIL_LINES = 60
+
+# What else makes a framework compute with one thread, and say nothing but errors.
+_ONE_THREAD = {
+    "jax": {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"},
+    "tensorflow": {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"},
+}
+_ONE_THREAD["keras"] = {**_ONE_THREAD["tensorflow"], "KERAS_BACKEND": "tensorflow"}
 
 
 def mpirun() -> str | None:
@@ -108,12 +115,22 @@ def choose(against: tuple[str, ...] | None, hosts: str | None = None) -> tuple[t
     return tuple(key for key in CONTENDERS if key in kept), notes
 
 
-def choose_to_train(against: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[str]]:
+def choose_to_train(against: tuple[str, ...] | None, framework: str = "torch") -> tuple[tuple[str, ...], list[str]]:
     """The contenders of `hora bench train`. DDP comes twice: as it is, and with its faster options.
 
     >>> choose_to_train(("ddp",))
     (('limit', 'hora', 'ddp', 'ddp_tuned'), [])
+    >>> choose_to_train(None, "jax")
+    (('limit', 'hora'), [])
     """
+    if framework != "torch":
+        if against:
+            raise UsageError(
+                f"--against {','.join(against)} with --framework {framework}: these peers train in PyTorch."
+            )
+        if importlib.util.find_spec(framework) is None:
+            raise EnvironmentUnfit(f"{framework} is not installed here: pip install 'hora[{framework}]'.")
+        return ("limit", "hora"), []
     peers, notes = _present(TRAIN_PEERS, against)
     kept = {"limit", "hora", *peers, *(["ddp_tuned"] if "ddp" in peers else [])}
     return tuple(key for key in TRAIN_LABELS if key in kept), notes
@@ -232,6 +249,7 @@ def measure(
     if hosts is None:
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # for DDP: its own choice may be an interface that leads nowhere
     env["OMP_NUM_THREADS"] = "1"
+    env.update(_ONE_THREAD.get(plan.framework, {}))
     with tempfile.TemporaryDirectory(prefix="hora-bench-", dir=None if hosts is None else Path.cwd()) as name:
         folder = Path(name)
         plan_file = folder / "plan.json"
@@ -240,6 +258,8 @@ def measure(
         files = [folder / f"rank-{rank}.json" for rank in range(np)]
         reports = [msgspec.json.decode(file.read_bytes(), type=RankReport) for file in files]
     versions = {"hora": __version__, **reports[0].versions}
+    if plan.framework != "torch":  # whose version is part of a peer's
+        versions[versions["limit"].split()[0]] = versions["limit"]
     labels = dict(TRAIN_LABELS if plan.bench == "train" else LABELS)
     if "mpi" in versions:  # it may be another MPI than the one its column is usually named after
         labels["mpi"] = versions["mpi"].rpartition(" ")[0]

@@ -1,4 +1,4 @@
-"""What `hora bench train` trains: three networks and a bare list of gradients, written out so as to need no model zoo.
+"""What `hora bench train` trains in PyTorch: three networks and a bare list of gradients.
 
 A ``Spec`` says how big a batch one worker takes and makes the network, the batches and the loss. Workers make the same
 network from the same seed, and different batches from their ranks.
@@ -19,77 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hora.lab.bench import resnet50
-from hora.lab.bench.plan import TRAININGS
+from hora.lab.bench.plan import BATCHES, TRAININGS
+from hora.workloads.imagenet.model import ARCHITECTURES, ResNet
+from hora.workloads.mnist.model import HorovodNet
 
-__all__ = ["SPECS", "Batch", "Gradients", "MnistNet", "ResNet50", "Spec", "batches"]
+__all__ = ["SPECS", "Batch", "Gradients", "Spec", "batches"]
 
 Batch = tuple[Tensor, Tensor]
-BATCHES = 8  # different batches, taken in turn
-
-
-class Bottleneck(nn.Module):
-    """Three convolutions and a way around them."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = width * resnet50.EXPANSION
-        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = functional.relu(self.bn2(self.conv2(y)), inplace=True)
-        y = self.bn3(self.conv3(y))
-        y += x if self.downsample is None else self.downsample(x)
-        return functional.relu(y, inplace=True)
-
-
-class ResNet50(nn.Module):
-    """The 50-layer residual network, its stride in the 3x3 convolutions.
-
-    >>> {name: tuple(p.shape) for name, p in ResNet50().named_parameters()} == resnet50.shapes()
-    True
-    """
-
-    def __init__(self, classes: int = 1000) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
-        inputs = 64
-        for stage, blocks in enumerate(resnet50.BLOCKS):
-            width = 64 << stage
-            made = []
-            for block in range(blocks):
-                made.append(Bottleneck(inputs, width, stride=2 if stage and not block else 1))
-                inputs = width * resnet50.EXPANSION
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*made))
-        self.fc = nn.Linear(inputs, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(functional.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
-        for stage in range(len(resnet50.BLOCKS)):
-            x = getattr(self, f"layer{stage + 1}")(x)
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
-
-
-class MnistNet(nn.Module):
-    """Two convolutions and two linear layers, with dropout behind one of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
-        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.relu(functional.max_pool2d(self.conv1(x), 2))
-        x = functional.relu(functional.max_pool2d(functional.dropout2d(self.conv2(x), training=self.training), 2))
-        x = functional.dropout(functional.relu(self.fc1(x.flatten(1))), training=self.training)
-        logits: Tensor = self.fc2(x)
-        return logits
 
 
 class _Touch(torch.autograd.Function):
@@ -125,6 +61,15 @@ class Gradients(nn.Module):
         return x
 
 
+def _resnet50() -> nn.Module:
+    """Its channels first, as scripts have them that do not ask for anything else.
+
+    >>> {name: tuple(p.shape) for name, p in _resnet50().named_parameters()} == resnet50.shapes()
+    True
+    """
+    return ResNet(ARCHITECTURES["resnet50"])
+
+
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
@@ -142,9 +87,9 @@ class Spec(NamedTuple):
 
 
 SPECS = {
-    "resnet50": Spec(ResNet50, TRAININGS["resnet50"].images, (3, 64, 64), 1000),
+    "resnet50": Spec(_resnet50, TRAININGS["resnet50"].images, (3, 64, 64), 1000),
     "mlp": Spec(_mlp, TRAININGS["mlp"].images, (784,)),
-    "mnist": Spec(MnistNet, TRAININGS["mnist"].images, (1, 28, 28)),
+    "mnist": Spec(HorovodNet, TRAININGS["mnist"].images, (1, 28, 28)),
     "gradients": Spec(Gradients),
 }
 

@@ -10,10 +10,14 @@ import msgspec
 from hora.errors import UsageError
 
 __all__ = [
+    "BATCHES",
     "CONTENDERS",
     "DEFAULT_SIZES",
+    "FRAMEWORKS",
     "GRADIENTS",
     "LABELS",
+    "LEARNING_RATE",
+    "MOMENTUM",
     "PROGRESS",
     "TRAININGS",
     "TRAIN_LABELS",
@@ -62,6 +66,9 @@ TRAININGS = {
     "mnist": Training("MNIST CNN, batch 64", 64),
     "gradients": Training("161 gradients, trivial backward"),
 }
+FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
+LEARNING_RATE, MOMENTUM = 1e-3, 0.9
+BATCHES = 8  # different batches, taken in turn
 CONTENDERS = tuple(LABELS)
 DEFAULT_SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 GRADIENTS = "161 gradients"  # the one row of that benchmark
@@ -75,6 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     bench: Literal["allreduce", "gradients", "train"]
     contenders: tuple[str, ...]
     models: tuple[str, ...] = ()  # for train
+    framework: str = "torch"  # for train
     sizes: tuple[int, ...] = ()  # bytes, for allreduce
     rounds: int = 21
     round_s: float = 0.03

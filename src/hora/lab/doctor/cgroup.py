@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hora.lab.doctor.machine import Machine
 
-__all__ = ["Limits", "limits"]
+__all__ = ["Limits", "limits", "oom_kills"]
 
 _MOUNT = "/sys/fs/cgroup"
 _NONE = 1 << 60  # version 1 writes "no limit" as a huge number of pages
@@ -46,6 +46,18 @@ def limits(machine: Machine) -> Limits:
     return Limits(
         "+".join(sorted(versions)), min(memory, default=None), min(cpus, default=None), min(pids, default=None)
     )
+
+
+def oom_kills(machine: Machine) -> int:
+    """How often a process of this process's own group was killed for want of memory; 0 if nobody says."""
+    for version, controllers, folder in _folders(machine):
+        if version == "v2" or "memory" in controllers:
+            text = machine.read(f"{folder}/{'memory.events' if version == 'v2' else 'memory.oom_control'}") or ""
+            for line in text.splitlines():
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    return 0
 
 
 def _folders(machine: Machine) -> Iterator[tuple[str, frozenset[str], str]]:

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from hora.data.replace import replacing
+from hora.checkpoint.whole import json_text, replacing
 from hora.workloads.gan3d.analysis import Errors
 from hora.workloads.gan3d.losses import PARTS
 
@@ -75,7 +73,7 @@ def write_history(folder: Path, history: Mapping[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
     losses = {name: history[name] for name in ("train", "test")}
     contents = {
-        "history.json": msgspec.json.format(msgspec.json.encode({"columns": COLUMNS, **history}), indent=1) + b"\n",
+        "history.json": json_text({"columns": COLUMNS, **history}),
         "3dgan_history.pkl": pickle.dumps(losses),
     }
     if history["analysis"]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hora.data.replace import replacing_path
+from hora.checkpoint.whole import replacing_path
 from hora.errors import BadData, EnvironmentUnfit
 from hora.workloads.gan3d.model import Discriminator, Generator
 

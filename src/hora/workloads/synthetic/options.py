@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from hora.errors import UsageError
@@ -51,6 +52,31 @@ class Options(base.Options, frozen=True, kw_only=True):
     num_batches: Annotated[int, Meta(gt=0, description="Of tf: batches that are timed.")] = 100
     display_every: Annotated[int, Meta(gt=0, description="Of tf: batches between lines.")] = 10
     weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 0.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """With ``max_steps``, so many in all: what is timed becomes less, then the batches before it.
+
+        >>> made = Options.of({"max_steps": 25})
+        >>> made.warmup_batches, made.iters, made.batches_per_iter
+        (5, 2, 10)
+        """
+        made = super().of(given)
+        assert isinstance(made, Options)
+        timed = made.num_batches if made.form == "tf" else made.iters * made.batches_per_iter
+        if not made.max_steps or made.warmup_batches + timed <= made.max_steps:
+            return made
+        timed = max(1, made.max_steps - max(1, min(made.warmup_batches, made.max_steps // 5)))
+        group = min(made.batches_per_iter, timed)
+        if made.form == "horovod":
+            timed -= timed % group
+        return msgspec.structs.replace(
+            made,
+            warmup_batches=max(1, made.max_steps - timed),
+            num_batches=timed,
+            batches_per_iter=group,
+            iters=max(1, timed // group),
+        )
 
     def check(self) -> None:
         super().check()

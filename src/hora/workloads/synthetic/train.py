@@ -14,6 +14,7 @@ import hora.torch as hvd
 from hora.workloads.agree import same
 from hora.workloads.run import compression
 from hora.workloads.synthetic import forms
+from hora.workloads.synthetic.keep import Kept
 from hora.workloads.synthetic.model import Benchmark, benchmark, random_batch
 from hora.workloads.synthetic.options import Options
 from hora.workloads.workers import device_of_this_worker
@@ -43,7 +44,7 @@ def train(options: Options) -> dict[str, Any]:
     images, labels = random_batch(chosen, options, hvd.rank(), device)
     model.train()
 
-    def step() -> float:
+    def once() -> float:
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
             output = model(images)
@@ -52,28 +53,31 @@ def train(options: Options) -> dict[str, Any]:
         optimizer.step()
         return loss.item()  # waits for the device
 
-    say(*header(options, chosen, device))
-    step()
-    first_batch_s = time.perf_counter() - began
-    for _ in range(options.warmup_batches - 1):
+    with Kept(options, plan) as kept:
+        step = kept.each(once)
+        say(*header(options, chosen, device))
         step()
-    figures = by_tf(options, step, model) if options.form == "tf" else by_horovod(options, step, device)
-    return {
-        "workload": options.workload,
-        "form": options.form,
-        "model": options.model,
-        "workers": hvd.size(),
-        "emulated_workers": 0,
-        **figures,
-        "first_batch_s": first_batch_s,
-        "seconds": time.perf_counter() - began,
-        "seed": options.seed,
-        "generated_data": True,
-        "batch": options.batch,
-        "global_batch": plan.global_batch,
-        "peak_lr": plan.peak_lr,
-        "precision": options.precision,
-    }
+        first_batch_s = time.perf_counter() - began
+        for _ in range(options.warmup_batches - 1):
+            step()
+        figures = by_tf(options, step, model) if options.form == "tf" else by_horovod(options, step, device)
+        kept.result = {
+            "workload": options.workload,
+            "form": options.form,
+            "model": options.model,
+            "workers": hvd.size(),
+            "emulated_workers": 0,
+            **figures,
+            "first_batch_s": first_batch_s,
+            "seconds": time.perf_counter() - began,
+            "seed": options.seed,
+            "generated_data": True,
+            "batch": options.batch,
+            "global_batch": plan.global_batch,
+            "peak_lr": plan.peak_lr,
+            "precision": options.precision,
+        }
+    return dict(kept.result)
 
 
 def by_horovod(options: Options, step: Step, device: torch.device) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 import hora.torch as hvd
 from hora.lab.bench.models import SPECS, batches
-from hora.lab.bench.train import Trainee, check, trainee
+from hora.lab.bench.train_torch import Trainee, check, trainee
 
 SPEC = SPECS["mnist"]
 

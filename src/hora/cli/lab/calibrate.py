@@ -1,0 +1,48 @@
+"""`hora lab calibrate`: measures this machine for `hora plan --calibration`; the work is in ``hora.lab.predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hora.cli.lab.flags import say
+
+__all__ = ["command"]
+
+
+@click.command("calibrate")
+@click.option(
+    "--model", type=click.Choice(["resnet50", "mlp", "mnist"]), default="resnet50", show_default=True,
+    help="What is trained.",
+)  # fmt: skip
+@click.option(
+    "-np", "--num-proc", "np", type=click.IntRange(2), default=2, show_default=True, help="Workers on this host."
+)
+@click.option("--rounds", type=click.IntRange(3), default=11, show_default=True, help="Fewer are faster and less sure.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("calibration.json"),
+    show_default=True, help="File for what was measured.",
+)  # fmt: skip
+def command(model: str, np: int, rounds: int, out: Path) -> None:
+    """Measure a step and this machine's communication, in about two minutes, for 'hora plan --calibration FILE'.
+
+    The network between hosts cannot be measured from one: give it to 'hora plan' as --link.
+    """
+    from hora.checkpoint.whole import write_json
+    from hora.lab.bench.figures import time_text
+    from hora.lab.predict.calibrate import calibrate
+    from hora.lab.timeline.words import rate_text, share_text, size_text
+
+    found = calibrate(model, np, rounds=rounds, progress=say)
+    write_json(out, found, "-o")
+    assert found.inside is not None and found.exposed is not None and found.jitter is not None  # all are measured
+    for name, text in {
+        "measured": found.about,
+        "step": f"{time_text(1e6 * found.compute_s)} of one worker with {found.batch} samples",
+        "gradients": f"{size_text(found.gradient_bytes)}, {share_text(found.exposed)} of moving them not hidden",
+        "inside a host": f"{rate_text(found.inside.bytes_per_s)}, {time_text(1e6 * found.inside.latency_s)} a turn",
+        "scatter": f"{share_text(found.jitter)} of a step",
+    }.items():
+        click.echo(f"{name:<14} {text}")
+    click.echo(f"Wrote {out}. Now: hora plan --workers 32 --batch {found.batch} --calibration {out} --link 10gbit:50us")

@@ -1,0 +1,130 @@
+"""`hora lab quality`: does the model get worse with more workers? The work is in ``hora.lab.quality``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hora.cli.lab.flags import experiment_flags, folder_of, numbers, say, settings, write_json
+from hora.errors import UsageError
+
+__all__ = ["command"]
+
+
+@click.command("quality")
+@click.argument("workload")
+@click.option("--workers", default="1,2,8,32", show_default=True, help="Numbers of workers; 1 is always run.")
+@click.option(
+    "--factors",
+    default="naive,linear,stepping,gradual5,gradual10,reduced-batch",
+    show_default=True,
+    help="What to change, one at a time; also any warm-up of 'hora plan', such as iteration:2.",
+)
+@click.option("--seeds", default="1,2,3", show_default=True, help="Every run is repeated with each of them.")
+@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Of every run.  [default: the workload's]")
+@click.option("--minutes", default="", metavar="T[,T…]", help="Also say what is reached in so many minutes.")
+@click.option(
+    "--calibration",
+    metavar="FILE|study",
+    help="For --minutes: predict the time of emulated workers, as 'hora plan'.",
+)
+@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one a core]")
+@click.option("--threads", type=click.IntRange(1), help="Of each process.  [default: its share of the cores]")
+@click.option("--keep-models", is_flag=True, help="Keep the checkpoints of all runs.")
+@experiment_flags
+def command(
+    workload: str,
+    workers: str,
+    factors: str,
+    seeds: str,
+    epochs: float | None,
+    minutes: str,
+    calibration: str | None,
+    processes: int | None,
+    threads: int | None,
+    keep_models: bool,
+    sets: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    runs: Path,
+    json_file: Path | None,
+) -> None:
+    """Train WORKLOAD on one worker and on many, and say whether the model gets worse and which remedy helps.
+
+    Factors, one at a time: the rate of one worker kept (naive), scaled with the batch (linear), and that with a warm-up
+    (stepping, gradual5, gradual10) or with a quarter of the batch (reduced-batch). More workers
+    than cores are emulated.
+    """
+    from rich.console import Console
+
+    from hora.lab import records
+    from hora.lab.predict import calibration as known
+    from hora.lab.quality import show
+    from hora.lab.quality.conduct import check_data
+    from hora.lab.quality.factors import Recipe, parse_factors
+    from hora.lab.quality.measure import check, measure
+    from hora.lab.quality.trials import Setup, cells, trials
+    from hora.lab.throughput.room import cores
+    from hora.lab.throughput.show import print_notes
+    from hora.lab.timeline.words import plural
+
+    given = settings(workload, sets)
+    check(workload)
+    if epochs is not None and "epochs" in given:
+        raise UsageError("--epochs and --set epochs were both given. Leave one out.")
+    setup = Setup(
+        recipe=Recipe.of(workload, given, epochs),
+        workers=tuple(sorted({1, *numbers(workers, "--workers")})),
+        factors=parse_factors(factors),
+        seeds=numbers(seeds, "--seeds"),
+        processes=processes or cores(),
+        threads=threads,
+    )
+    limits = _minutes(minutes)
+    if calibration is not None and not limits:
+        raise UsageError("--calibration is for --minutes, which was not given. Give both, or neither.")
+    basis = None
+    if calibration is not None:
+        basis = known.study() if calibration == "study" else known.read(Path(calibration))
+    check_data(workload, given)
+    folder = folder_of(out, resume)
+    planned = list(trials(setup))
+    for cell in cells(setup):
+        setup.recipe.options(cell.factor, cell.workers)  # refuses before anything starts
+    title = f"{workload}: quality by workers and factor"
+    options = {
+        "workload": workload, "workers": list(setup.workers), "factors": [f.name for f in setup.factors],
+        "seeds": list(setup.seeds), "epochs": setup.recipe.epochs, "minutes": list(limits), "set": dict(given),
+    }  # fmt: skip
+    with records.experiment("quality", title, options, folder, runs, sys.argv) as book:
+        length = plural(setup.recipe.epochs, "epoch")
+        say(f"{len(planned)} runs of {length}, in {book.folder}; how long it takes, the first will tell")
+        measure(setup, book, say, minutes=limits, basis=basis, keep_models=keep_models)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    console.print(show.table(book.rows, title))
+    if (made := show.budgets(book.rows)) is not None:
+        console.print(made)
+    console.print()
+    show.print_findings(console, book.findings)
+    console.print()
+    print_notes(console, [*book.notes, f"kept in {book.folder}"])
+    write_json(json_file, book)
+
+
+def _minutes(text: str) -> tuple[float, ...]:
+    """
+    >>> _minutes("0.5,10"), _minutes("")
+    ((0.5, 10.0), ())
+    """
+    found = []
+    for part in text.split(",") if text.strip() else []:
+        try:
+            value = float(part)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise UsageError(f"--minutes {text}: {part.strip()!r} is not a time above 0. Give minutes, such as 1,10.")
+        found.append(value)
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""`hora lab list`, `show` and `compare`: what was run, and what came of it. The work is in ``hora.lab.records``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hora.errors import BadData, UsageError
+
+__all__ = ["compare_command", "list_command", "show_command"]
+
+_JSON = click.option(
+    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too."
+)
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.command("list")
+@click.option(
+    "--runs", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"), show_default=True,
+    help="Folder of all runs.",
+)  # fmt: skip
+@click.option("--kind", metavar="KIND", help="Only these: run, throughput, scaling, quality, sweep, study.")
+@click.option("-n", "--number", type=click.IntRange(1), metavar="N", help="Only the N newest.")
+@_JSON
+def list_command(runs: Path, kind: str | None, number: int | None, json_file: Path | None) -> None:
+    """What was run, newest first: runs of 'hora train' below RUNS, and experiments wherever they are."""
+    from hora.lab.records import scan, show, summary
+
+    if not runs.is_dir():
+        raise UsageError(f"there is no folder {runs}. Nothing was run from here yet, or give its folder with --runs.")
+    entries = [entry for entry in scan(runs) if kind in (None, entry.kind)]
+    lines, problems = summary.lines_of(entries[-number:] if number else entries)
+    show.print_list(show.console(), lines, runs)
+    _finish(json_file, lines, problems)
+
+
+@click.command("show")
+@click.argument("folder", type=_FOLDER)
+@_JSON
+def show_command(folder: Path, json_file: Path | None) -> None:
+    """A run or an experiment: configuration, environment, results; the end of its log if it failed."""
+    from hora.lab.records import show
+    from hora.lab.records.files import Experiment, open_any
+
+    found = open_any(folder)
+    problems = []
+    try:
+        if isinstance(found, Experiment):
+            show.print_experiment(show.console(), found, folder if folder.is_dir() else folder.parent)
+        else:
+            show.print_run(show.console(), found)
+    except BadData as error:  # all else has been shown
+        problems.append(str(error))
+    if isinstance(found, Experiment):
+        _finish(json_file, found, problems)
+    else:
+        outcome = None if problems else found.outcome()
+        _finish(json_file, {"run": found.file, "outcome": outcome, "epochs": found.epochs()}, problems)
+
+
+@click.command("compare")
+@click.argument("folders", type=_FOLDER, nargs=-1, required=True)
+@_JSON
+def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
+    """What differs between runs, or experiments of one kind, and what came of it; ratios are to the first."""
+    from hora.lab.records import compare, show
+    from hora.lab.records.files import Run, open_any
+
+    if len(folders) < 2:
+        raise UsageError(f"{folders[0]} alone cannot be compared. Give two folders or more.")
+    found, problems = [], []
+    for folder in folders:
+        try:
+            record = open_any(folder)
+            if isinstance(record, Run):
+                record.outcome()  # now, so that one that is not whole is left out
+            found.append((folder, record))
+        except BadData as error:
+            problems.append(str(error))
+    if len(found) < 2:
+        raise BadData("\n".join([*problems, "Fewer than two are left to compare."]))
+    made = compare.compare(found)
+    show.print_comparison(show.console(), made)
+    _finish(json_file, made, problems)
+
+
+def _finish(json_file: Path | None, document: Any, problems: list[str]) -> None:
+    """What --json asks for; then what could not be read, which makes the exit code 2."""
+    from hora.checkpoint.whole import write_json
+
+    if json_file is not None:
+        write_json(json_file, document, "--json")
+    if problems:
+        raise BadData("\n".join(problems))

@@ -1,0 +1,40 @@
+"""`hora lab report`: one page with tables and plots of any runs. The work is in ``hora.lab.report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hora.errors import BadData
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, metavar="RUNS…", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", "page", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"),
+    show_default=True, help="The page.",
+)  # fmt: skip
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the plots as SVG and PNG.  [default: beside the page, in NAME-plots]",
+)  # fmt: skip
+@click.option("--title", default="", help="Of the page.  [default: that of the experiment]")
+def command(runs: tuple[Path, ...], page: Path, plots: Path | None, title: str) -> None:
+    """Put all that was measured on one page: the answer first, then plots, tables, methods.
+
+    RUNS are folders of experiments or runs, or folders that hold such; also timelines, and what 'hora bench --json'
+    wrote. The page is one file and needs no network. What cannot be read is named on it, and the exit code is then 2.
+    """
+    from hora.lab.report.write import write
+
+    made = write(runs, page, plots, title)
+    for words in made.words:
+        click.echo(words)
+    click.echo(
+        f"Wrote {made.page}" + (f" and {len(made.plots)} files in {made.plots[0].parent}." if made.plots else ".")
+    )
+    if made.problems:
+        raise BadData("\n".join(made.problems))

@@ -1,0 +1,100 @@
+"""`hora lab scaling`: options and output; the work is in ``hora.lab.scaling``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
+
+if TYPE_CHECKING:
+    from hora.lab.scaling.series import Mode
+
+__all__ = ["command"]
+
+
+@click.command("scaling")
+@click.argument("workload")
+@click.option("--workers", default="1,2", show_default=True, metavar="N,…", help="Worker counts; 1 is always measured.")
+@click.option("--weak", "chosen", flag_value="weak", help="The batch of each worker stays.  [default]")
+@click.option("--strong", "chosen", flag_value="strong", help="The batch of the job stays, and is divided.")
+@click.option("--both", "chosen", flag_value="both", help="Weak and strong, from the same worker alone.")
+@click.option(
+    "--batch", type=click.IntRange(1), help="Of each worker, or of the job if --strong.  [default: the workload's]"
+)
+@click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: cores / the most workers]")
+@click.option("--inter", type=click.IntRange(1), help="Threads of torch's inter-op pool.  [default: torch's]")
+@click.option(
+    "--transport", type=click.Choice(["auto", "shm", "gloo", "mpi"]), default="auto", show_default=True,
+    help="What carries gradients.",
+)  # fmt: skip
+@click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
+@click.option("-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: this one]")
+@experiment_flags
+def command(
+    workload: str,
+    workers: str,
+    chosen: str | None,
+    batch: int | None,
+    threads: int | None,
+    inter: int | None,
+    transport: str,
+    steps: int,
+    repeats: int,
+    hosts: str,
+    sets: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    runs: Path,
+    json_file: Path | None,
+) -> None:
+    """Measure how WORKLOAD scales, and say what limits it, what to change and what that would gain.
+
+    Beside every worker count stands the limit: the same processes without communication. The verdict on the largest
+    also uses a short run with a timeline.
+    """
+    from rich.console import Console
+
+    from hora.lab import records
+    from hora.lab.scaling import measure, show
+    from hora.lab.scaling.series import series
+    from hora.lab.throughput.grid import Job
+    from hora.lab.throughput.room import cores, fair_threads
+    from hora.lab.throughput.show import print_notes
+
+    options = settings(workload, sets)
+    job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
+    counts = numbers(workers, "--workers")
+    batch = batch or job.batch()
+    threads = threads or fair_threads(max(counts), hosts)
+    modes: tuple[Mode, ...] = (
+        ("strong",) if chosen == "strong" else ("weak", "strong") if chosen == "both" else ("weak",)
+    )
+    wanted = [series(mode, counts, batch, threads, transport=transport, cores=cores(), hosts=hosts) for mode in modes]
+    for size in {point.batch for each in wanted for point in each.all_points}:
+        job.check(batch=size, max_steps=steps)
+    given = {"workload": workload, "workers": counts, "modes": modes, "batch": batch, "threads": threads,
+             "inter": inter, "transport": transport, "steps": steps, "repeats": repeats, "hosts": hosts,
+             "set": options}  # fmt: skip
+    folder = folder_of(out, resume)
+    with records.experiment("scaling", f"{workload}: scaling", given, folder, runs, sys.argv) as book, kept(book):
+        measure.measure(job, wanted, book, say)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    for mode in modes:
+        console.print(show.table([row for row in book.rows if row["mode"] == mode], _title(workload, mode, threads)))
+        show.print_findings(console, [finding for finding in book.findings if finding["mode"] == mode])
+        console.print()
+    print_notes(console, [*book.notes, f"kept in {book.folder}"])
+    write_json(json_file, book)
+
+
+def _title(workload: str, mode: Mode, threads: int) -> str:
+    """
+    >>> _title("mnist", "weak", 1)
+    'mnist, weak scaling, 1 thread a worker'
+    """
+    return f"{workload}, {mode} scaling, {threads} thread{'s' if threads > 1 else ''} a worker"

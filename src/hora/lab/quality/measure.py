@@ -1,0 +1,107 @@
+"""The experiment: runs every factor on every number of workers with every seed, and says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hora.errors import EnvironmentUnfit, UsageError
+from hora.lab.predict.calibration import Basis
+from hora.lab.quality import rows as table
+from hora.lab.quality.conduct import Progress, Say, conduct, has_diverged, result_text
+from hora.lab.quality.trials import Cell, Setup, cells, processes_for, trials
+from hora.lab.quality.verdict import findings
+from hora.lab.records import Book
+from hora.lab.throughput.measure import failures
+from hora.lab.throughput.room import Watch
+from hora.lab.timeline.words import plural
+from hora.lab.trial import Outcome
+
+__all__ = ["LEARNING", "check", "measure", "step_time"]
+
+LEARNING = ("mnist", "cifar10", "imagenet")  # workloads that tell an accuracy
+
+
+def check(workload: str) -> None:
+    """Refuse workloads that have no accuracy to compare."""
+    if workload not in LEARNING:
+        raise UsageError(
+            f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(LEARNING)}; 'hora lab "
+            "sweep' compares anything by any metric."
+        )
+
+
+def measure(
+    setup: Setup,
+    book: Book,
+    say: Say,
+    *,
+    minutes: Sequence[float] = (),
+    basis: Basis | None = None,
+    keep_models: bool = False,
+) -> None:
+    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
+    done: dict[Cell, list[Outcome]] = {cell: [] for cell in cells(setup)}
+    planned, watch = list(trials(setup)), Watch()
+    progress = Progress(len(planned), say)
+    book.notes[:] = methods(setup, minutes, basis)
+    for cell, seed, trial in planned:
+        outcome = conduct(book, trial, keep_models=keep_models)
+        done[cell].append(outcome)
+        name = f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}"
+        progress.tell(name, result_text(outcome))
+        if cell.workers == 1 and outcome.state == "failed" and not has_diverged(outcome):
+            raise EnvironmentUnfit(
+                f"one worker cannot be trained, so there is nothing to compare with: {outcome.error} See "
+                f"{outcome.folder}/log.txt."
+            )
+        book.rows = table.make(setup, done, minutes, step_time(basis) if basis else None)
+        book.findings = findings(book.rows)
+        book.write()
+    outcomes = [outcome for several in done.values() for outcome in several]
+    if any(outcome.result.get("generated_data") for outcome in outcomes):
+        book.notes.append("the data is generated, not real: the numbers say nothing about the real data set")
+    if minutes and (caution := watch.caution()):
+        book.notes.append(caution)
+    book.notes += failures(outcomes)
+    book.write()
+
+
+def step_time(basis: Basis) -> table.StepTime:
+    """Predicted seconds of a step."""
+    model = basis.model.steady()
+    return lambda workers, batch: model.forecast(batch, workers).step_s.middle
+
+
+def methods(setup: Setup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
+    """How the figures were made, for whoever reads them later."""
+    recipe = setup.recipe
+    notes = [
+        f"every factor changes one thing against one worker, which trains a batch of "
+        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is "
+        f"of {plural(len(setup.seeds), 'seed')}, and ± their standard deviation",
+    ]
+    counts = sorted({cell.workers for cell in cells(setup)})
+    emulated = [count for count in counts if processes_for(count, setup.processes) != count]
+    if emulated:
+        notes.append(
+            f"{', '.join(map(str, emulated))} workers are emulated on at most {setup.processes} processes: each has "
+            "its own batches, random numbers and BN statistics, so they learn what as many processes would, up to "
+            "rounding; their time is not that of as many"
+        )
+    odd = {f.name: f.warmup_in(recipe.epochs) for f in setup.factors if f.of_90}
+    if odd:
+        told = ", ".join(f"{name} is {text}" for name, text in odd.items())
+        notes.append(
+            f"warm-ups take the share of {plural(recipe.epochs, 'epoch')} that they take of the study's 90: {told}; "
+            "one of fewer than 3 epochs rises at every step"
+        )
+    if any(factor.parts > 1 for factor in setup.factors):
+        notes.append("reduced-batch gives each worker a quarter of the batch: the global batch of a quarter of them")
+    notes.append("the best epoch is chosen on the validation set, as the study does it, so best is a little too good")
+    if minutes:
+        how = f"predicted from {basis.about}" if basis else "not known: give --calibration to predict it"
+        notes.append(
+            "a fixed time counts training and validation, not start-up; of emulated workers it is "
+            f"{how}{', without validation' if basis else ''}"
+        )
+    return notes

@@ -1,0 +1,12 @@
+"""Records of what was run, which nothing loses: folders of runs and experiments, and the index of them.
+
+A run folder is what `hora train --out` writes: ``run.json`` (what it was), ``metrics.jsonl`` (a line a step and an
+epoch), checkpoints; from the lab also ``log.txt``, ``outcome.json`` and timelines. An experiment folder has
+``experiment.json`` and in ``trials/`` a run folder for each trial. Every JSON file is whole or not there.
+"""
+
+from hora.lab.records.book import Book, experiment
+from hora.lab.records.files import Experiment, Run, open_experiment, open_run, state_of
+from hora.lab.records.index import Entry, scan
+
+__all__ = ["Book", "Entry", "Experiment", "Run", "experiment", "open_experiment", "open_run", "scan", "state_of"]

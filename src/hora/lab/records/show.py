@@ -1,0 +1,379 @@
+"""A run or an experiment in full, and the list of all, on a console: readable without colour, at most 100 columns."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hora.errors import BadData
+from hora.lab import trial
+from hora.lab.records.compare import Comparison
+from hora.lab.records.files import TRIALS, Experiment, Run, state_of
+from hora.lab.records.summary import Line
+from hora.lab.records.words import changed, heading, value_text, when
+from hora.lab.timeline.words import share_text, size_text
+from hora.workloads import WORKLOADS, options_of
+from hora.workloads.folder import RunFile
+
+__all__ = ["columns_of", "console", "print_comparison", "print_experiment", "print_list", "print_run", "table"]
+
+_WIDTH = 100
+_EPOCHS = 12  # shown; of more, the first and the last
+_LOG_LINES = 15
+_STYLES = {"failed": "red", "died": "red", "out of memory": "red", "not readable": "red", "timeout": "red",
+           "interrupted": "yellow", "gone": "yellow", "running": "cyan"}  # fmt: skip
+_MEASURED = (
+    "images_per_s", "images_per_s_study", "first_batch_s", "data_s", "cpu_share", "gpu_share", "memory_bytes", "seconds"
+)  # fmt: skip
+_TOLD_ABOVE = ("workload", "workers", "emulated_workers", "seed", "batch", "global_batch", "peak_lr", "precision",
+               "accumulate", "generated_data")  # fmt: skip
+
+
+def console() -> Console:
+    """Standard output, wide enough for the tables; a log has no width of its own."""
+    made = Console(highlight=False)
+    if not made.is_terminal and "COLUMNS" not in made._environ:
+        made.width = _WIDTH
+    return made
+
+
+def table(*headings: str, title: str = "") -> Table:
+    """An empty table; headings with a leading '>' are of numbers."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
+    for text in headings:
+        made.add_column(text.removeprefix(">"), justify="right" if text.startswith(">") else "left", overflow="fold")
+    return made
+
+
+def print_list(out: Console, lines: Sequence[Line], runs: Path) -> None:
+    """All records, a line each."""
+    if not lines:
+        _say(
+            out, f"Nothing was run in {runs} yet. 'hora train' and 'hora lab' write there; --runs names another folder."
+        )
+        return
+    heads = ["when", "kind", "workload", "workers", "state", "result"]
+    cells = [
+        [when(line.started), line.kind or "?", line.workload, line.workers, line.state, line.result] for line in lines
+    ]
+    widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(len(heads))]
+    room = out.width - sum(widths) - 2 * len(widths)
+    out.print(f"[bold]{'  '.join(map(str.ljust, heads, widths))}  folder[/bold]", soft_wrap=True)
+    for row, line in zip(cells, lines, strict=True):
+        texts = [escape(text.ljust(width)) for text, width in zip(row, widths, strict=True)]
+        texts[3] = row[3].rjust(widths[3])
+        texts[4] = _state(line.state) + " " * (widths[4] - len(line.state))
+        text = "  ".join(texts)
+        fits = len(line.folder) <= room  # else it has a line of its own: it is there to be copied, so never folded
+        out.print(f"{text}  {escape(line.folder)}" if fits else text.rstrip(), soft_wrap=True)
+        if not fits:
+            out.print(f"    {escape(line.folder)}", soft_wrap=True)
+
+
+# ---- a run ----
+
+
+def print_run(out: Console, run: Run) -> None:
+    """A run: what it was, where, and what came of it. BadData, after all else, if the lab's outcome is not whole."""
+    file, state = run.file, state_of(run.file)
+    outcome, problem = _outcome(run)
+    if outcome is not None and state in ("done", "failed", "died"):
+        state = outcome.state
+    _title(out, f"{file.workload}, {_workers(run, outcome)}", state, (outcome.error if outcome else "") or file.error)
+    _pairs(out, "", {
+        "folder": str(run.folder),
+        "started": _period(file.started, file.ended),
+        "command": shlex.join(_short(file.command)),
+    })  # fmt: skip
+    _pairs(out, "Configuration", _configuration(run, outcome))
+    _pairs(out, "Environment", _environment(file))
+    _pairs(out, "Results", _results(run, outcome))
+    _epochs(out, run.epochs())
+    if state not in ("done", "running") and (log := run.log(_LOG_LINES)):
+        _heading(out, f"The last lines of {run.folder / trial.LOG}")
+        for line in log:
+            out.print(f"  {line}", markup=False, soft_wrap=True)
+    if timelines := run.timelines():
+        _say(out, f"Where the time went: hora timeline {shlex.join(map(str, timelines))}")
+    if problem is not None:
+        raise problem
+
+
+def _outcome(run: Run) -> tuple[trial.Outcome | None, BadData | None]:
+    try:
+        return run.outcome(), None
+    except BadData as error:
+        return None, error
+
+
+def _workers(run: Run, outcome: trial.Outcome | None) -> str:
+    if outcome is not None and outcome.trial.independent:
+        return f"{outcome.trial.workers} workers, each by itself"
+    file = run.file
+    count = file.emulated_workers or file.workers
+    made = f"{count} worker{'' if count == 1 else 's'}"
+    if file.emulated_workers:
+        made += f" emulated by {file.workers} process{'' if file.workers == 1 else 'es'}"
+    return f"{made} on {file.hosts} hosts" if file.hosts > 1 else made
+
+
+def _configuration(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
+    file = run.file
+    usual = msgspec.to_builtins(options_of(file.workload)()) if file.workload in WORKLOADS else {}
+    facts = {heading(name): value_text(name, value) for name, value in changed(file.options, usual).items()}
+    for name in ("batch", "epochs"):
+        if name in file.options:
+            facts.setdefault(name, value_text(name, file.options[name]))
+    for name in ("global_batch", "peak_lr"):
+        if name in file.result:
+            facts[heading(name)] = value_text(name, file.result[name])
+    if file.threads_per_worker:
+        facts["threads per worker"] = str(file.threads_per_worker)
+    if outcome is not None and outcome.trial.transport != "auto":
+        facts["transport"] = outcome.trial.transport
+    return facts
+
+
+def _results(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
+    result = dict(run.file.result)
+    if outcome is not None:
+        result = {**result, **outcome.result}
+        result = {name: value for name, value in result.items() if not name.startswith("images_per_s_")}
+        for name in _MEASURED:
+            result[name] = getattr(outcome, name)
+    if not result and run.steps():
+        result = {name: value for name, value in run.steps()[-1].items() if name not in ("epoch", "samples")}
+    facts = {
+        heading(name): value_text(name, value)
+        for name, value in result.items()
+        if name not in _TOLD_ABOVE and not isinstance(value, list | dict) and value_text(name, value) != "-"
+    }
+    if outcome is not None and outcome.step_s:
+        low, high = (value_text("images_per_s", each) for each in (outcome.images_per_s_low, outcome.images_per_s_high))
+        facts["images/s"] += (
+            f"  (90 %: {low} to {high}; {len(outcome.step_s)} steps, {outcome.warmup_steps} before them left out)"
+        )
+    if outcome is not None and outcome.study_steps:
+        facts[heading("images_per_s_study")] += f"  (of the first {outcome.study_steps} steps, none left out)"
+    if result.get("generated_data"):
+        facts["caution"] = "the data is generated: accuracies say nothing about the real data set"
+    return facts
+
+
+def _epochs(out: Console, lines: Sequence[Mapping[str, Any]]) -> None:
+    if not lines:
+        return
+    names = [name for name in lines[0] if name not in ("step", "epoch", "samples", "train_s")]
+    names = sorted(names, key=lambda name: name != "epoch_s")[:7]
+    made = table(">epoch", *(f">{'time' if name == 'epoch_s' else heading(name)}" for name in names))
+    skipped = len(lines) - _EPOCHS
+    for number, line in enumerate(lines):
+        if skipped > 0 and number == _EPOCHS // 2:
+            made.add_row("…")
+        if skipped <= 0 or number < _EPOCHS // 2 or number >= len(lines) - _EPOCHS // 2:
+            made.add_row(str(int(line["epoch"]) + 1), *(value_text(name, line.get(name)) for name in names))
+    out.print()
+    out.print(made)
+
+
+# ---- an experiment ----
+
+
+def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
+    """An experiment. BadData, after all else, if the outcome of a trial is not whole."""
+    _title(out, f"{found.kind}: {found.title}", state_of(found), found.error)
+    _pairs(out, "", {
+        "folder": str(folder),
+        "started": _period(found.started, found.ended),
+        "command": shlex.join(_short(found.command)),
+    })  # fmt: skip
+    _pairs(out, "Configuration", {
+        name.replace("_", " "): value_text(name, value)
+        for name, value in found.options.items() if not isinstance(value, dict) and value_text(name, value) != "-"
+    })  # fmt: skip
+    _pairs(out, "Environment", _environment(found))
+    if found.rows:
+        out.print()
+        out.print(_rows(found.rows))
+    for finding in found.findings:
+        out.print(f"\n[bold]{escape(str(finding.get('title', '')))}.[/bold]")
+        for label, name in (("", "what"), ("Change: ", "change")):
+            if finding.get(name):
+                _say(out, f"{label}{str(finding[name]).rstrip('.')}.", 2)
+        if finding.get("gain"):
+            _say(out, f"Gain: up to {share_text(finding['gain'])} less time a step.", 2)
+    if found.notes:
+        out.print()
+        for note in found.notes:
+            _say(out, note)
+    problems = _trials(out, found, folder)
+    if problems:
+        raise BadData("\n".join(problems))
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    names = columns_of(rows)
+    made = table(*(f">{heading(name)}" if _is_number(name, rows) else heading(name) for name in names))
+    for row in rows:
+        made.add_row(*(escape(value_text(name, row.get(name))) for name in names))
+    return made
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]], width: int = _WIDTH) -> list[str]:
+    """The columns that fit, in their order; those that say nothing, or the same in all rows, are the first to go.
+
+    >>> columns_of([{"workers": 1, "images_per_s": 10.0, "curve": {}, "error": ""}, {"workers": 2, "error": ""}])
+    ['workers', 'images_per_s']
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = [
+        name for name in names
+        if not any(isinstance(row.get(name), dict | list) for row in rows)
+        and any(value_text(name, row.get(name)) != "-" for row in rows)
+    ]  # fmt: skip
+    widths = {
+        name: 2 + max(len(heading(name)), *(len(value_text(name, row.get(name))) for row in rows)) for name in shown
+    }
+    alike = [name for name in shown if len(rows) > 1 and len({value_text(name, row.get(name)) for row in rows}) == 1]
+    expendable = [*reversed(alike), *(name for name in reversed(shown) if name not in alike and name != "state")]
+    for name in expendable:
+        if sum(widths[each] for each in shown) <= width:
+            break
+        shown.remove(name)
+    return shown
+
+
+def _is_number(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    return all(isinstance(row.get(name), int | float | None) and not isinstance(row.get(name), bool) for row in rows)
+
+
+def _trials(out: Console, found: Experiment, folder: Path) -> list[str]:
+    """Those that were not done, and what is wrong with those whose outcome cannot be read."""
+    problems = []
+    for name in found.trials:
+        place = folder / TRIALS / name
+        try:
+            outcome = trial.load(place) if (place / trial.FILE).exists() else None
+        except BadData as error:
+            problems.append(str(error))
+            continue
+        if outcome is not None and not outcome.done:
+            _say(out, f"{name}: {outcome.state}: {outcome.error} (see {place / trial.LOG})", style="red")
+    return problems
+
+
+# ---- a comparison ----
+
+
+def print_comparison(out: Console, made: Comparison) -> None:
+    """Differences first, then results with their ratio to the first."""
+    letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(made.folders))]
+    for letter, folder in zip(letters, made.folders, strict=True):
+        out.print(f"[bold]{letter}[/bold]  {escape(folder)}", soft_wrap=True)
+    if made.differences:
+        differing = table("what differs", *letters)
+        for row in made.differences:
+            differing.add_row(escape(row.label), *(escape(value_text(row.name, value)) for value in row.values))
+        out.print()
+        out.print(differing)
+    else:
+        _say(out, "Nothing that is recorded differs: the same options, versions and machine.")
+    results = table("result", f">{letters[0]}", *(text for each in letters[1:] for text in (f">{each}", f">{each}/A")))
+    for row in made.results:
+        cells = [value_text(row.name, row.values[0])]
+        for value, ratio in zip(row.values[1:], row.ratios[1:], strict=True):
+            cells += [value_text(row.name, value), "" if ratio is None else f"{ratio:.2f}"]
+        results.add_row(escape(row.label), *map(escape, cells))
+    if made.results:
+        out.print(results)
+
+
+# ---- both ----
+
+
+def _environment(file: RunFile | Experiment) -> dict[str, str]:
+    host, git = file.host, file.git
+    facts = {
+        "host": ", ".join(str(host[name]) for name in ("hostname", "cpu_model", "system") if host.get(name)),
+        "cores": f"{host['cores']}, {size_text(host['memory_bytes'])} memory" if "memory_bytes" in host else "",
+        "versions": ", ".join(f"{name} {version}" for name, version in file.versions.items()),
+    }
+    if git:
+        facts["git"] = f"{str(git.get('commit'))[:12]}{' with changes' if git.get('dirty') else ''}"
+    return {name: text for name, text in facts.items() if text}
+
+
+def _short(command: Sequence[str]) -> list[str]:
+    """A command to read: programs without their folders, documents without their middle.
+
+    >>> _short(["/opt/bin/hora", "train", "mnist"])
+    ['hora', 'train', 'mnist']
+    """
+    words = [Path(command[0]).name, *command[1:]] if command else []
+    return [f"{word[:20]}…" if word.startswith("{") and _is_json(word) else word for word in words]
+
+
+def _is_json(word: str) -> bool:
+    try:
+        json.loads(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _period(started: str, ended: str) -> str:
+    try:
+        seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
+    except ValueError:
+        return when(started)
+    return f"{when(started)}, took {value_text('seconds', seconds)}"
+
+
+def _title(out: Console, text: str, state: str, error: str) -> None:
+    out.print(f"[bold]{escape(text)}[/bold]: {_state(state)}")
+    if error:
+        _say(out, error, style=_STYLES.get(state, ""))
+
+
+def _state(state: str) -> str:
+    style = _STYLES.get(state, "green")
+    return f"[{style}]{state}[/{style}]"
+
+
+def _heading(out: Console, text: str) -> None:
+    out.print(f"\n[bold]{escape(text)}[/bold]")
+
+
+def _pairs(out: Console, title: str, facts: Mapping[str, str]) -> None:
+    """Names and values; values begin in one column, and are folded under it."""
+    facts = {name: text for name, text in facts.items() if text}
+    if not facts:
+        return
+    if title:
+        _heading(out, title)
+    width = max(map(len, facts))
+    for name, text in facts.items():
+        _say(out, text, width + 4, first=f"  {name.ljust(width)}  ")
+
+
+def _say(out: Console, text: str, indent: int = 0, first: str | None = None, style: str = "") -> None:
+    margin = " " * indent
+    for line in _folded(text, max(40, out.width), first if first is not None else margin, margin):
+        out.print(line, markup=False, soft_wrap=True, style=style or None)
+
+
+def _folded(text: str, width: int, first: str, margin: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
+    )

@@ -1,0 +1,262 @@
+"""What it all says, first: a sentence for every experiment, and the findings with what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hora.lab.records.files import state_of
+from hora.lab.report.cells import heading, number_text, text_of
+from hora.lab.report.gather import Gathered, Measured, Ran
+from hora.lab.report.label import labels
+from hora.lab.report.speed import number
+from hora.lab.timeline.words import plural, share_text
+
+__all__ = ["Answer", "Finding", "Said", "answer", "is_generated", "sentence"]
+
+Row = Mapping[str, Any]
+_MOST_RUNS = 3
+_CAUTION = "caution:"
+_CALM = {"compute", "not communication"}  # as it should be
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict as the page shows it."""
+
+    title: str
+    what: str = ""
+    change: str = ""
+    change_label: str = "Change"
+    gain: str = ""
+    of: str = ""
+    calm: bool = False
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A sentence; ``lead`` says about what."""
+
+    text: str
+    lead: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lead} {self.text}".strip()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Sentences, findings, and what makes them unsure."""
+
+    words: list[Said]
+    cautions: list[str]
+    findings: list[Finding]
+
+
+def answer(gathered: Gathered) -> Answer:
+    """The answer to what was asked."""
+    words: list[Said] = []
+    for measured in gathered.experiments:
+        lead = f"{measured.experiment.title}." if len(gathered.experiments) + len(gathered.runs) > 1 else ""
+        words += [Said(sentence(text), lead) for text in _experiment(measured)]
+    words += [_run(ran) for ran in gathered.runs[:_MOST_RUNS]]
+    if not words:
+        words = [Said(sentence(spent.report.findings[0].title), f"{spent.name}.") for spent in gathered.spent]
+    if not words:
+        words = [Said(sentence(_counted(gathered)))]
+    generated = [ran for ran in gathered.all_runs() if is_generated(ran)]
+    if generated:
+        which = "" if len(generated) == sum(1 for _ in gathered.all_runs()) else " of some runs"
+        words.append(Said(f"The data{which} is generated: accuracy on it says nothing about the real data set."))
+    notes = [note for measured in gathered.experiments for note in measured.experiment.notes]
+    cautions = [sentence(note[len(_CAUTION) :].strip()) for note in notes if note.lower().startswith(_CAUTION)]
+    return Answer(words=words, cautions=cautions, findings=_findings(gathered))
+
+
+def is_generated(ran: Ran) -> bool:
+    """Whether a run says that its data is."""
+    result = ran.outcome.result if ran.outcome else ran.file.result if ran.file else {}
+    return bool(result.get("generated_data"))
+
+
+def sentence(text: str) -> str:
+    """With a capital first and one full stop.
+
+    >>> sentence("rank 1 is late"), sentence("Done.")
+    ('Rank 1 is late.', 'Done.')
+    """
+    return f"{text[:1].upper()}{text[1:]}".rstrip(". ") + "." if text else ""
+
+
+def _experiment(measured: Measured) -> list[str]:
+    experiment = measured.experiment
+    say = {"scaling": _scaling, "throughput": _throughput, "quality": _quality, "sweep": _sweep}.get(experiment.kind)
+    words = say(measured) if say is not None and experiment.rows else []
+    state = state_of(experiment)
+    if state != "done":
+        how = {"running": "is still running", "died": "died", "failed": "failed", "interrupted": "was interrupted"}
+        why = f" ({experiment.error})" if experiment.error else ""
+        done = plural(len(measured.runs), "trial")
+        words.append(f"the experiment {how.get(state, state)}{why}: this is what its {done} say so far")
+    return words
+
+
+def _scaling(measured: Measured) -> list[str]:
+    words = []
+    for mode in dict.fromkeys(row.get("mode") for row in measured.experiment.rows):
+        rows = [row for row in measured.experiment.rows if row.get("mode") == mode and number(row, "speed_up") > 0]
+        if not rows:
+            continue
+        top = max(rows, key=lambda row: number(row, "workers"))
+        low, high = number(top, "efficiency_low"), number(top, "efficiency_high")
+        around = f" (90 % interval: {100 * low:.0f} to {100 * high:.0f} %)" if math.isfinite(low) else ""
+        said = (
+            f"{plural(top['workers'], 'worker')}: {top['speed_up']:.2f} times the speed of one, "
+            f"{share_text(top['efficiency'])} efficient{around}"
+        )
+        if top["workers"] == 1:
+            said = f"One worker: {number_text(number(top, 'images_per_s'))} images/s"
+        cost = 1 - number(top, "share_of_limit")
+        if top["workers"] > 1 and math.isfinite(cost):
+            costs = f"communication costs {share_text(cost)}, {_rest(top)}"
+            said += f"; {costs}" if cost >= 0.005 else "; communication costs nothing that can be seen"
+        several = len({row.get("mode") for row in measured.experiment.rows}) > 1
+        words.append(f"{mode} scaling, {said}" if several else said)
+    return words
+
+
+def _rest(top: Row) -> str:
+    """What the limit says: where efficiency goes that communication does not take."""
+    lost = 1 - number(top, "limit_efficiency")
+    if math.isfinite(lost) and lost >= 0.02:
+        return f"and without any, the same processes beside each other reach {share_text(1 - lost)}"
+    return f"at {number_text(number(top, 'images_per_s'))} images/s"
+
+
+def _throughput(measured: Measured) -> list[str]:
+    rows = [row for row in measured.experiment.rows if math.isfinite(number(row, "images_per_s"))]
+    if not rows:
+        return []
+    best = max(rows, key=lambda row: number(row, "images_per_s"))
+    shown = [{name: row.get(name) for name in ("workers", "batch", "threads", "transport")} for row in rows]
+    name = labels(shown)[rows.index(best)]
+    of_limit = number(best, "share_of_limit")
+    limit = (
+        f", {share_text(of_limit)} of the limit without communication"
+        if best["workers"] > 1 and math.isfinite(of_limit)
+        else ""
+    )
+    return [f"the fastest is {number_text(number(best, 'images_per_s'))} images/s, with {name}{limit}"]
+
+
+def _quality(measured: Measured) -> list[str]:
+    rows = [row for row in measured.experiment.rows if math.isfinite(number(row, "best_top1"))]
+    several = [row for row in rows if row["workers"] > 1]
+    one = next((row for row in rows if row["workers"] == 1), None)
+    if not several:
+        return []
+    most = max(row["workers"] for row in several)
+    best = max((row for row in several if row["workers"] == most), key=lambda row: number(row, "best_top1"))
+    emulated = " (emulated)" if best.get("emulated") else ""
+    beside = f"; one worker reaches {_percent(one)}" if one else ""
+    return [f"with {most} workers{emulated}, {best['factor']} is best and reaches {_percent(best)} top-1{beside}"]
+
+
+def _percent(row: Row) -> str:
+    return f"{100 * number(row, 'best_top1'):.2f} %"
+
+
+def _sweep(measured: Measured) -> list[str]:
+    rows = measured.experiment.rows
+    best = next((row for row in rows if row.get("best")), None)
+    metric = str(measured.experiment.options.get("metric") or "val_accuracy")
+    if best is None:
+        return [f"none of {plural(len(rows), 'point')} ended well"]
+    results = {"trial", "images_per_s", "time_s", "best", "state", "error", metric}
+    differ = {
+        name: value
+        for name, value in best.items()
+        if name not in results and len({str(row.get(name)) for row in rows}) > 1
+    }
+    point = ", ".join(f"{heading(name)} {text_of(name, value)}" for name, value in differ.items())
+    states = [str(row.get("state")) for row in rows if row.get("state") not in ("done", None)]
+    bad = "; " + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) if states else ""
+    return [
+        f"the best of {plural(len(rows), 'point')} has a {heading(metric)} of {text_of(metric, best.get(metric))}, "
+        f"with {point or 'the only setting'}{bad}"
+    ]
+
+
+def _run(ran: Ran) -> Said:
+    if ran.file is None:
+        return Said("It ended before it began.", f"{ran.name}.")
+    lead, result = f"{ran.file.workload}, {plural(ran.file.workers, 'worker')}.", ran.file.result
+    if not result:
+        return Said(sentence(f"{ran.file.state}{f' ({ran.file.error})' if ran.file.error else ''}"), lead)
+    said = []
+    if "val_accuracy" in result:
+        accuracy = text_of("val_accuracy", result["val_accuracy"])
+        epochs = float(result.get("epochs", 0))
+        said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
+    if isinstance(result.get("images_per_s"), int | float):
+        said.append(f"{number_text(float(result['images_per_s']))} images/s")
+    return Said(sentence(", ".join(said) or "done"), lead)
+
+
+def _counted(gathered: Gathered) -> str:
+    parts = [(len(gathered.spent), "timeline"), (len(gathered.benches), "benchmark"), (len(gathered.runs), "run")]
+    return ", ".join(plural(count, name) for count, name in parts if count)
+
+
+# ---- findings ----
+
+
+def _findings(gathered: Gathered) -> list[Finding]:
+    """Those of experiments, and of timelines that no experiment has judged."""
+    found: list[Finding] = []
+    several = len(gathered.experiments) > 1
+    judged = {ran.name for measured in gathered.experiments for ran in measured.runs if measured.experiment.findings}
+    for measured in gathered.experiments:
+        experiment = measured.experiment
+        modes = {finding.get("mode") for finding in experiment.findings}
+        for raw in experiment.findings:
+            of = [experiment.title] if several else []
+            of += [f"{raw['mode']} scaling"] if raw.get("mode") and len(modes) > 1 else []
+            found.append(_finding(raw, ", ".join(of), experiment.kind))
+    for spent in gathered.spent:
+        if spent.name not in judged:
+            raws: Sequence[dict[str, Any]] = msgspec.to_builtins(spent.report.findings)
+            found += [_finding(raw, spent.name, "timeline") for raw in raws]
+    return found
+
+
+def _finding(raw: Row, of: str, kind: str) -> Finding:
+    gain = number(raw, "gain")
+    calm = raw.get("kind") in _CALM
+    text = ""
+    if gain > 0.001 and not calm:
+        speed = kind in ("scaling", "throughput", "timeline")
+        text = (
+            f"gain: up to {share_text(gain)} less time a step"
+            if speed
+            else f"gain: {100 * gain:.2f} points"
+            if kind == "quality"
+            else ""
+        )
+    title, change = str(raw.get("title", "")), str(raw.get("change", ""))
+    if raw.get("question"):  # the study's, with its own answer instead of a change
+        return Finding(
+            title=str(raw["question"]),
+            what=f"{sentence(title)} {sentence(str(raw.get('what', '')))}",
+            change=sentence(change.removeprefix("In the study: ")),
+            change_label="In the study",
+            of=of,
+        )
+    return Finding(
+        title=f"{title[:1].upper()}{title[1:]}",
+        what=sentence(str(raw.get("what", ""))),
+        change=sentence(change),
+        gain=text,
+        of=of,
+        calm=calm,
+    )

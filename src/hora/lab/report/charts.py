@@ -1,0 +1,230 @@
+"""The plots: lines with intervals, and bars, as Vega-Lite that is drawn the same in a browser and in a file.
+
+Colours are named as the page's style sheet names them (``var(--c1)``): a browser follows the reader's light or dark
+scheme without drawing again, and a file gets the light ones. Every series has a shape of its own besides a colour.
+Which series are hidden is a parameter, ``hidden``, that the page's legend sets; a file has a legend inside instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+__all__ = ["Axis", "Bar", "Figure", "Key", "Point", "bars", "lines"]
+
+Style = Literal["solid", "dashed"]
+COLOURS = tuple(f"var(--c{number})" for number in range(1, 9))
+QUIET = ("var(--quiet)", "var(--quiet-3)", "var(--quiet-2)")  # for what is there to compare with
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_DASHES = {"solid": [1, 0], "dashed": [5, 4]}
+_HEIGHT = 288
+
+
+class Axis(NamedTuple):
+    """What an axis shows. ``format`` is d3's."""
+
+    title: str
+    format: str = "~s"
+    scale: Literal["linear", "log", "symlog"] = "linear"
+    base: int = 10
+    zero: bool = False
+    ticks: tuple[float, ...] = ()
+    nice: bool = True
+    whole: bool = False  # no tick between whole numbers
+    label: str = ""  # of a tick, as an expression of Vega, instead of the format
+
+
+class Point(NamedTuple):
+    """A point of a series; ``note`` is said when it is pointed at."""
+
+    series: str
+    x: float
+    y: float
+    low: float = math.nan
+    high: float = math.nan
+    style: Style = "solid"
+    note: str = ""
+
+
+class Bar(NamedTuple):
+    """A bar, or a part of one: bars of one ``row`` stand after another."""
+
+    row: str
+    series: str
+    value: float
+    note: str = ""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A line of the legend."""
+
+    series: str
+    colour: str
+    shape: str  # of a point; "bar"
+    style: Style = "solid"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A plot. ``name`` is that of its files, ``title`` stands above it and ``caption`` below the title."""
+
+    name: str
+    title: str
+    caption: str = ""
+    spec: dict[str, Any]
+    keys: list[Key]
+
+
+def keys_of(series: Sequence[str], quiet: Sequence[str] = (), shape: str = "") -> list[Key]:
+    """A colour and a shape for every series, in order; those that are ``quiet`` are grey and dashed.
+
+    >>> [(key.colour, key.shape, key.style) for key in keys_of(["batch 32", "batch 64", "ideal"], ["ideal"])]
+    [('var(--c1)', 'circle', 'solid'), ('var(--c2)', 'square', 'solid'), ('var(--quiet)', 'circle', 'dashed')]
+    """
+    loud = [name for name in series if name not in quiet]
+    soft = [name for name in series if name in quiet]
+    coloured = [
+        Key(name, COLOURS[i % len(COLOURS)], shape or SHAPES[i % len(SHAPES)], "solid") for i, name in enumerate(loud)
+    ]
+    greys = ("var(--rule)",) if shape == "bar" else QUIET
+    grey = [Key(name, greys[i % len(greys)], shape or SHAPES[i % len(SHAPES)], "dashed") for i, name in enumerate(soft)]
+    return coloured + grey
+
+
+def lines(
+    name: str,
+    title: str,
+    points: Sequence[Point],
+    x: Axis,
+    y: Axis,
+    *,
+    caption: str = "",
+    quiet: Sequence[str] = (),
+    dots: bool = True,
+) -> Figure:
+    """A line a series through its points, with an interval where there is one. ``dots`` False shows a point only to
+    who points at it, for lines of many."""
+    import altair as alt
+
+    keys = keys_of(list(dict.fromkeys(point.series for point in points)), quiet)
+    rows = [
+        {
+            "series": point.series, "style": point.style, "x": _plain(point.x), "y": _plain(point.y),
+            "low": _plain(point.low), "high": _plain(point.high), "note": point.note,
+        }
+        for point in sorted(points, key=lambda point: point.series not in quiet) if math.isfinite(point.y)
+    ]  # fmt: skip
+    across = alt.X("x:Q", title=x.title, scale=_scale(x, padding=12), axis=_axis(x))
+    up = alt.Y("y:Q", title=y.title, scale=_scale(y), axis=_axis(y))
+    colour = alt.Color("series:N", title=None, scale=_named(keys, "colour"))
+    shape = alt.Shape("series:N", title=None, scale=_named(keys, "shape"))
+    dash = alt.StrokeDash("style:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=None)
+    tip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q", title=x.title, format=x.format),
+           alt.Tooltip("y:Q", title=y.title, format=y.format)]  # fmt: skip
+    if any(math.isfinite(point.low) for point in points):
+        tip += [alt.Tooltip("low:Q", title="from", format=y.format), alt.Tooltip("high:Q", title="to", format=y.format)]
+    if any(point.note for point in points):
+        tip.append(alt.Tooltip("note:N", title="note"))
+    base = alt.Chart().encode(x=across, color=colour)
+    drawn = [
+        base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(
+            y=alt.Y("low:Q", title=y.title, scale=_scale(y), axis=_axis(y)), y2="high:Q"
+        ).transform_filter("isValid(datum.low)"),
+        base.mark_line(strokeWidth=2, interpolate="linear").encode(y=up, strokeDash=dash),
+        base.mark_point(filled=True, size=64 if dots else 160, opacity=1.0 if dots else 0.0)
+        .encode(y=up, shape=shape, tooltip=tip),
+    ]  # fmt: skip
+    if all(not math.isfinite(point.low) for point in points):
+        drawn = drawn[1:]
+    return Figure(
+        name=name, title=title, caption=caption, spec=_spec(alt.layer(*drawn, data=alt.Data(values=rows))), keys=keys
+    )
+
+
+def bars(
+    name: str,
+    title: str,
+    parts: Sequence[Bar],
+    value: Axis,
+    *,
+    caption: str = "",
+    quiet: Sequence[str] = (),
+    longest: float | None = None,
+) -> Figure:
+    """A horizontal bar a row, of the parts that are in it, in the order in which they are given."""
+    import altair as alt
+
+    series = list(dict.fromkeys(part.series for part in parts))
+    rows = list(dict.fromkeys(part.row for part in parts))
+    keys = [msgspec.structs.replace(key, style="solid") for key in keys_of(series, quiet, "bar")]
+    places = {name: place for place, name in enumerate(series)}
+    values = [
+        {"row": part.row, "series": part.series, "value": part.value, "note": part.note, "place": places[part.series]}
+        for part in parts if math.isfinite(part.value)
+    ]  # fmt: skip
+    scale = alt.Scale(domain=[0, longest], nice=False) if longest else alt.Scale(zero=True)
+    tip = [alt.Tooltip("row:N", title=" "), alt.Tooltip("series:N", title="part"),
+           alt.Tooltip("value:Q", title=value.title, format=value.format)]  # fmt: skip
+    if any(part.note for part in parts):
+        tip.append(alt.Tooltip("note:N", title="note"))
+    chart = (
+        alt.Chart(alt.Data(values=values))
+        .mark_bar(height={"band": 0.68}, clip=True)
+        .encode(
+            y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=170, ticks=False, domain=False)),
+            x=alt.X("value:Q", title=value.title, scale=scale, stack="zero", axis=_axis(value)),
+            color=alt.Color("series:N", title=None, scale=_named(keys, "colour")),
+            order=alt.Order("place:Q"),
+            tooltip=tip,
+        )
+    )
+    height = min(640, max(72, 30 * len(rows)))
+    return Figure(name=name, title=title, caption=caption, spec=_spec(chart, height), keys=keys)
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _scale(axis: Axis, padding: int = 0) -> Any:
+    """``padding`` keeps points off the other axis."""
+    import altair as alt
+
+    if axis.scale == "log":
+        # A log scale of base 2 with nice bounds would reach to the next power: 3 workers to 4.
+        return alt.Scale(type="log", base=axis.base, nice=axis.nice and not axis.ticks, padding=padding)
+    return alt.Scale(type=axis.scale, zero=axis.zero, nice=axis.nice and not padding, padding=padding)
+
+
+def _axis(axis: Axis) -> Any:
+    import altair as alt
+
+    more: dict[str, Any] = (
+        {"values": list(axis.ticks)} if axis.ticks else {"tickCount": 4 if axis.scale == "log" else 6}
+    )
+    if axis.label:
+        more["labelExpr"] = axis.label
+    if axis.whole:
+        more["tickMinStep"] = 1
+    return alt.Axis(format=axis.format, **more)
+
+
+def _named(keys: Sequence[Key], attribute: str) -> Any:
+    import altair as alt
+
+    return alt.Scale(domain=[key.series for key in keys], range=[getattr(key, attribute) for key in keys])
+
+
+def _spec(chart: Any, height: int = _HEIGHT) -> dict[str, Any]:
+    """As plain data; altair checks it against Vega-Lite's schema."""
+    import altair as alt
+
+    whole = (
+        chart.add_params(alt.param("hidden", value=[]))
+        .transform_filter("indexof(hidden, datum.series) < 0")
+        .properties(width="container", height=height)
+    )
+    made: Mapping[str, Any] = whole.to_dict()
+    return {key: value for key, value in made.items() if key != "config"}

@@ -1,0 +1,205 @@
+"""From paths to what can be told: experiments with their trials, runs, timelines, benchmarks. What cannot be read is
+said in ``problems``, and the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hora.errors import BadData
+from hora.lab import trial as trials
+from hora.lab.bench.plan import Result
+from hora.lab.records import Experiment, open_experiment, open_run
+from hora.lab.records.files import EXPERIMENT
+from hora.lab.timeline import report as timeline
+from hora.lab.trial import Outcome
+from hora.workloads.folder import FILE as RUN
+from hora.workloads.folder import RunFile
+
+__all__ = ["Gathered", "Measured", "Ran", "Spent", "gather"]
+
+_ORDER = {kind: place for place, kind in enumerate(("study", "scaling", "throughput", "quality", "sweep"))}
+_TIMELINES = ("timeline.json", "timeline.rank*.json", "timeline.json.gz", "timeline.rank*.json.gz")
+
+
+class Ran(msgspec.Struct, kw_only=True):
+    """One run, of the lab or of `hora train` by itself. One that died early has no ``file``."""
+
+    name: str
+    folder: Path
+    file: RunFile | None = None
+    outcome: Outcome | None = None
+    epochs: list[dict[str, Any]] = []
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """An experiment and its trials."""
+
+    folder: Path
+    experiment: Experiment
+    runs: list[Ran]
+
+
+class Spent(msgspec.Struct, kw_only=True):
+    """What a run's timelines say."""
+
+    name: str
+    report: timeline.Report
+
+
+class Gathered(msgspec.Struct, kw_only=True):
+    """All that could be read, and what could not."""
+
+    experiments: list[Measured] = []
+    runs: list[Ran] = []
+    spent: list[Spent] = []
+    benches: list[tuple[Path, Result]] = []
+    problems: list[str] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self.experiments or self.runs or self.spent or self.benches)
+
+    def all_runs(self) -> Iterator[Ran]:
+        """Those of experiments, then the others."""
+        for measured in self.experiments:
+            yield from measured.runs
+        yield from self.runs
+
+
+def gather(paths: Sequence[Path]) -> Gathered:
+    """Read all that these paths hold. Raises BadData if that is nothing."""
+    found = Gathered()
+    loose: dict[Path, list[Path]] = {}  # timelines that were given by themselves, by folder
+    seen: set[Path] = set()
+    for path in paths:
+        for place in _places(path, found):
+            if place.resolve() in seen:
+                continue
+            seen.add(place.resolve())
+            if place.name == EXPERIMENT:
+                _experiment(place.parent, found)
+            elif place.name == RUN:
+                ran = _run(place.parent, place.parent.name, found)
+                if ran is not None:
+                    found.runs.append(ran)
+            else:
+                _file(place, loose, found)
+    for folder, files in loose.items():
+        _timeline(folder.name or str(folder), files, found)
+    found.experiments.sort(key=lambda measured: _ORDER.get(measured.experiment.kind, len(_ORDER)))
+    if found.empty:
+        raise BadData("\n".join(found.problems) or "nothing was given to report on.")
+    return found
+
+
+def _places(path: Path, found: Gathered) -> list[Path]:
+    """The files that a path stands for: experiment.json, run.json or others."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        found.problems.append(f"{path} is not there. Give folders that `hora lab` or `hora train --out` wrote.")
+        return []
+    inside = list(_below(path))
+    if not inside:
+        found.problems.append(
+            f"{path} holds no run and no experiment: there is neither a {RUN} nor an {EXPERIMENT} in it. Give a folder "
+            "that `hora lab` or `hora train --out` wrote."
+        )
+    return inside
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for name in (EXPERIMENT, RUN):
+        if (folder / name).exists():
+            yield folder / name
+            return
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and not inner.is_symlink():
+            yield from _below(inner)
+
+
+def _experiment(folder: Path, found: Gathered) -> None:
+    try:
+        experiment = open_experiment(folder)
+    except BadData as error:
+        found.problems.append(str(error))
+        # What its trials measured is still theirs.
+        for inner in sorted((folder / "trials").glob("*")):
+            ran = _run(inner, inner.name, found)
+            if ran is not None:
+                found.runs.append(ran)
+        return
+    runs = [_run(folder / "trials" / name, name, found) for name in experiment.trials]
+    found.experiments.append(
+        Measured(folder=folder, experiment=experiment, runs=[ran for ran in runs if ran is not None])
+    )
+
+
+def _run(folder: Path, name: str, found: Gathered) -> Ran | None:
+    """A run folder, as far as it goes."""
+    ran = Ran(name=name, folder=folder)
+    if (folder / trials.FILE).exists():
+        try:
+            ran.outcome = trials.load(folder)
+            ran.epochs = ran.outcome.epochs
+        except BadData as error:
+            found.problems.append(str(error))
+    if (folder / RUN).exists() or ran.outcome is None:
+        try:
+            opened = open_run(folder)
+            ran.file = opened.file
+            ran.epochs = opened.epochs() or ran.epochs
+        except BadData as error:
+            found.problems.append(str(error))
+    if ran.file is None and ran.outcome is None:
+        return None
+    files = sorted({file for pattern in _TIMELINES for file in folder.glob(pattern)})
+    if files:
+        workers = ran.file.workers if ran.file else ran.outcome.trial.workers if ran.outcome else 1
+        missing = [rank for rank in range(workers) if not _rank_file(files, rank)]
+        if missing:
+            ranks = ", ".join(map(str, missing))
+            found.problems.append(
+                f"{folder}: the timeline of rank {ranks} is missing, of {workers} workers. What is said about "
+                f"{'it' if len(missing) == 1 else 'them'} comes from the others' files."
+            )
+        _timeline(name, files, found)
+    return ran
+
+
+def _rank_file(files: Sequence[Path], rank: int) -> bool:
+    wanted = "timeline.json" if rank == 0 else f"timeline.rank{rank}.json"
+    return any(file.name.removesuffix(".gz") == wanted for file in files)
+
+
+def _timeline(name: str, files: list[Path], found: Gathered) -> None:
+    try:
+        made = timeline.make(sorted(files))
+    except BadData as error:
+        found.problems.append(str(error))
+        return
+    found.problems += made.problems
+    found.spent.append(Spent(name=name, report=made))
+
+
+def _file(path: Path, loose: dict[Path, list[Path]], found: Gathered) -> None:
+    """A file that was given by itself: a benchmark's, or a timeline."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        found.problems.append(f"{path} cannot be read: {error.strerror}.")
+        return
+    if path.suffix == ".gz" or data.lstrip()[:1] == b"[":
+        loose.setdefault(path.parent, []).append(path)
+        return
+    try:
+        found.benches.append((path, msgspec.json.decode(data, type=Result)))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found.problems.append(
+            f"{path} is none of the files that a report is made from: a folder's {EXPERIMENT} or {RUN}, a timeline, or "
+            "what `hora bench --json` wrote."
+        )

@@ -1,0 +1,240 @@
+"""The section on what was learned: error curves, and accuracy against one worker, beside what the study published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hora.lab import published
+from hora.lab.report import cells
+from hora.lab.report.charts import Axis, Figure, Point, lines
+from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.label import labels
+from hora.lab.report.section import Section
+from hora.lab.report.speed import number
+
+__all__ = ["quality"]
+
+Row = Mapping[str, Any]
+_MOST = 8  # series in a plot of runs
+_STUDY_TABLES = {10: "naive", 11: "linear", 12: "stepping", 13: "reduced-batch", 14: "gradual5", 15: "gradual10"}
+_BASELINE = "one worker"
+_SAID = [
+    "curve",
+    "budgets",
+    "best_top1_seeds",
+    "best_top1_spread",
+    "error",
+    "what",
+    "gpus",
+    "processes",
+]  # drawn, or in the notes
+
+
+def quality(gathered: Gathered) -> Section | None:
+    """Error curves, and what was reached beside one worker."""
+    figures: list[Figure] = []
+    tables: list[cells.Table] = []
+    reference: list[cells.Table] = []
+    for measured in gathered.experiments:
+        rows = measured.experiment.rows
+        if not any(row.get("curve") or "best_top1" in row for row in rows):
+            continue
+        rows = [row for row in rows if "factor" in row] or rows
+        figures += _curves(rows, len(figures))
+        if measured.experiment.kind in ("quality", "study"):
+            figures += _against_one(rows, len(figures))
+            tables.append(cells.table(rows, f"{measured.experiment.title}: accuracy", leave_out=_SAID))
+            tables += _budgets(rows)
+            reference = [_published_table()]
+    figures += _curves_of_runs([*gathered.runs, *_sweep_runs(gathered)], len(figures))
+    if rows_of_runs := [_result_row(ran) for ran in gathered.runs if ran.file and ran.file.result]:
+        tables.append(cells.table(rows_of_runs, "Runs"))
+    if not figures and not tables:
+        return None
+    return Section(
+        anchor="quality", title="What was learned", figures=figures, tables=tables, reference=reference
+    )  # fmt: skip
+
+
+def _curves(rows: Sequence[Row], before: int) -> Iterator[Figure]:
+    """A plot for every number of workers, with one worker in each."""
+    drawn = [row for row in rows if row.get("curve")]
+    base = [row for row in drawn if row["workers"] == 1 and row.get("factor", "baseline") == "baseline"]
+    counts = sorted({row["workers"] for row in drawn} - {1}) or [1]
+    for count in counts:
+        chosen = [row for row in drawn if row["workers"] == count or row in base]
+        names = [
+            _BASELINE if row in base and count > 1 else name for row, name in zip(chosen, _names(chosen), strict=True)
+        ]
+        points = []
+        for name, row in zip(names, chosen, strict=True):
+            curve = row["curve"]
+            low, high = curve.get("val_error_low", []), curve.get("val_error_high", [])
+            for at, epoch in enumerate(curve["epoch"]):
+                sure = (row.get("seeds") or 1) > 1 and at < len(low)  # one seed has no spread
+                ends = (_share(low[at]), _share(high[at])) if sure else (math.nan, math.nan)
+                validation, training = _share(curve["val_error"][at]), _share(curve["train_error"][at])
+                points.append(Point(name, epoch, validation, ends[0], ends[1], note="validation"))
+                points.append(Point(name, epoch, training, style="dashed", note="training"))
+        emulated = any(row.get("emulated") for row in chosen if row["workers"] == count)
+        yield _errors(
+            f"error-curves-{before + 1}-{count}",
+            f"Error with {count} workers{', emulated' if emulated else ''}" if count > 1 else "Error",
+            points,
+            [_BASELINE],
+        )
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    keys = ("factor", "experiment", "what", "framework", "batch")
+    facts = [
+        {("name" if key == "factor" else key): row[key] for key in keys if row.get(key) is not None} for row in rows
+    ]
+    if all("name" in each for each in facts):
+        return [str(each["name"]) for each in facts]
+    return labels(facts)
+
+
+def _share(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _errors(name: str, title: str, points: Sequence[Point], quiet: Sequence[str] = ()) -> Figure:
+    many = len(points) > 160
+    spread = any(math.isfinite(point.low) for point in points)
+    return lines(
+        name,
+        title,
+        points,
+        Axis("epoch", "~r", whole=True),
+        Axis("error (top-1)", ".1~%"),
+        caption="Solid: validation, dashed: training."
+        + (" Vertical lines: from the best to the worst seed." if spread else ""),
+        quiet=quiet,
+        dots=not many,
+    )
+
+
+def _result_row(ran: Ran) -> dict[str, Any]:
+    assert ran.file is not None
+    result = ran.file.result
+    names = ("batch", "epochs", "val_accuracy", "best_val_accuracy", "val_loss", "images_per_s", "seconds")
+    return {
+        "run": ran.name, "workload": ran.file.workload, "workers": ran.file.workers,
+        "threads": ran.file.threads_per_worker or None, **{name: result.get(name) for name in names},
+        "peak_lr": result.get("peak_lr"), "seed": result.get("seed"),
+    }  # fmt: skip
+
+
+def _sweep_runs(gathered: Gathered) -> list[Ran]:
+    return [ran for m in gathered.experiments if m.experiment.kind == "sweep" for ran in m.runs]
+
+
+def _curves_of_runs(runs: Sequence[Ran], before: int) -> list[Figure]:
+    """Runs by themselves and those of sweeps: the best of them if they are many."""
+    chosen = [ran for ran in runs if len([line for line in ran.epochs if "val_accuracy" in line]) > 1]
+    chosen.sort(key=lambda ran: -max(_share(line.get("val_accuracy", 0)) for line in ran.epochs))
+    left_out, chosen = len(chosen) - _MOST, chosen[:_MOST]
+    if not chosen:
+        return []
+    points = []
+    for name, ran in zip(_run_names(chosen), chosen, strict=True):
+        for line in ran.epochs:
+            at = line.get("epoch", 0) + 1
+            points.append(Point(name, at, 1 - _share(line.get("val_accuracy")), note="validation"))
+            points.append(Point(name, at, 1 - _share(line.get("accuracy")), style="dashed", note="training"))
+    title = f"Error of the best {_MOST} of {_MOST + left_out} runs" if left_out > 0 else "Error of runs"
+    return [_errors(f"error-curves-{before + 1}-runs", title, points)]
+
+
+def _run_names(runs: Sequence[Ran]) -> list[str]:
+    """By what differs in their options; by their folders if nothing does."""
+    skipped = {"out", "json", "data", "overwrite", "resume"}
+    facts = []
+    for ran in runs:
+        options = ran.file.options if ran.file else ran.outcome.trial.options if ran.outcome else {}
+        workers = ran.file.workers if ran.file else ran.outcome.trial.workers if ran.outcome else 1
+        workload = ran.file.workload if ran.file else ""
+        facts.append(
+            {"workload": workload, "workers": workers, **{k: v for k, v in options.items() if k not in skipped}}
+        )
+    names = labels(facts)
+    return names if len(set(names)) == len(names) else [f"{ran.folder.name}" for ran in runs]
+
+
+# ---- against one worker ----
+
+
+def _against_one(rows: Sequence[Row], before: int) -> list[Figure]:
+    """Accuracy more or less than one worker's, beside the study's."""
+    points = [
+        Point(
+            str(row["factor"]), row["workers"], number(row, "vs_baseline"), number(row, "vs_baseline_low"),
+            number(row, "vs_baseline_high"), note=f"{cells.text_of('top1', row.get('best_top1'))} top-1",
+        )
+        for row in rows if math.isfinite(number(row, "vs_baseline"))
+    ]  # fmt: skip
+    if not points:
+        return []
+    present = {point.series for point in points}
+    study = [
+        Point(f"study: {name}", workers, change, style="dashed", note=f"{top1:.2f} % top-1, ImageNet")
+        for name, workers, change, top1 in _study_changes()
+        if name in present
+    ]
+    zero = [
+        Point(_BASELINE, x, 0.0, style="dashed")
+        for x in (min(p.x for p in points + study), max(p.x for p in points + study))
+    ]
+    everything = [*points, *zero, *study]
+    ticks = tuple(sorted({point.x for point in everything}))
+    return [
+        lines(
+            f"against-one-worker-{before + 1}",
+            "Best top-1 against one worker",
+            everything,
+            Axis("workers", "d", "log", 2, ticks=ticks),
+            Axis("change in accuracy", "+.1%"),
+            caption="Vertical lines are 95 % intervals over seeds. In grey, the study's 90 epochs of ImageNet.",
+            quiet=[_BASELINE, *dict.fromkeys(point.series for point in study)],
+        )
+    ]
+
+
+def _study_changes() -> Iterator[tuple[str, int, float, float]]:
+    """Factor, workers, change against one GPU as a share, and top-1; some tables have no baseline of their own."""
+    rows = published.training_times()
+    usual = next(row.top1 for row in rows if row.table == 11 and row.workers == 1)
+    for table, name in _STUDY_TABLES.items():
+        mine = [row for row in rows if row.table == table]
+        base = next((row.top1 for row in mine if row.workers == 1), usual)
+        for row in mine:
+            if row.workers > 1:
+                yield name, row.workers, (row.top1 - base) / 100, row.top1
+
+
+def _published_table() -> cells.Table:
+    rows = [
+        {
+            "method": _STUDY_TABLES[row.table], "table": row.table, "framework": row.framework, "batch": row.batch,
+            "workers": row.workers, "top1": row.top1 / 100, "top5": row.top5 / 100,
+            "time_hours": row.minutes and round(row.minutes / 60, 1),
+        }
+        for row in published.training_times()
+    ]  # fmt: skip
+    return cells.table(rows, "The study's accuracy, tables 10 to 15", note="ResNet-50, ImageNet, 90 epochs.")
+
+
+def _budgets(rows: Sequence[Row]) -> list[cells.Table]:
+    """What is reached in a fixed time."""
+    found = []
+    for row in rows:
+        line: dict[str, Any] = {"factor": row.get("factor"), "workers": row.get("workers")}
+        for budget in row.get("budgets") or ():
+            line[f"top-1 after {budget['minutes']:g} min"] = budget.get("top1")
+            line["how"] = budget.get("how")
+        if len(line) > 2:
+            found.append(line)
+    return [cells.table(found, "What is reached in a fixed time")] if found else []

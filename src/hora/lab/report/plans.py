@@ -1,0 +1,90 @@
+"""The section on learning-rate plans: the rate at every moment of a run, as ``hora.schedule`` has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hora.lab.report import cells
+from hora.lab.report.charts import Axis, Point, lines
+from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.label import labels
+from hora.lab.report.section import Section
+from hora.schedule import Plan
+
+__all__ = ["plans"]
+
+_MOST = 8  # series in the plot
+
+
+def plans(gathered: Gathered) -> Section | None:
+    """The rate over the run, of every plan that differs; runs that only measured speed have none worth showing."""
+    chosen: dict[str, tuple[str, Plan]] = {}
+    learned = [m for m in gathered.experiments if m.experiment.kind not in ("throughput", "scaling")]
+    runs = [ran for measured in learned for ran in measured.runs] + gathered.runs
+    runs = [ran for ran in runs if ran.file and ran.file.plan and ran.epochs]
+    for name, ran in zip(_plan_names(runs), runs, strict=True):
+        try:
+            plan = msgspec.convert(ran.file.plan if ran.file else {}, Plan)
+        except (msgspec.ValidationError, ValueError):
+            continue
+        chosen.setdefault(repr(plan), (name, plan))
+    if not chosen:
+        return None
+    points, rows, seen = [], [], set()
+    for name, plan in list(chosen.values()):
+        name = next(each for each in (name, *(f"{name} ({n})" for n in range(2, 99))) if each not in seen)
+        seen.add(name)
+        rows.append(
+            {"plan": name, "rule": plan.rule, "workers": plan.workers, "batch": plan.batch,
+             "global_batch": plan.global_batch, "base_lr": plan.base_lr, "peak_lr": plan.peak_lr,
+             "warm-up": str(plan.warmup) if plan.warms_up else "none", "decay": str(plan.decay), "epochs": plan.epochs}
+        )  # fmt: skip
+        if len(rows) <= _MOST:
+            points += [Point(name, at, plan.lr_at_epoch(at)) for at in _moments(plan)]
+    figure = lines(
+        "learning-rate",
+        "Learning rate over the run",
+        points,
+        Axis("epoch", "~r", whole=max(point.x for point in points) > 2),
+        Axis("learning rate", "~g", zero=True),
+        dots=False,
+    )
+    more = [f"The plot has the first {_MOST} of {len(rows)} plans."] if len(rows) > _MOST else []
+    return Section(
+        anchor="learning-rate",
+        title="Learning-rate plans",
+        figures=[figure],
+        tables=[cells.table(rows, "Plans")],
+        notes=more,
+    )
+
+
+def _plan_names(runs: Sequence[Ran]) -> list[str]:
+    facts = []
+    for ran in runs:
+        assert ran.file is not None
+        plan = ran.file.plan
+        warmup = plan.get("warmup") or {}
+        kind = warmup.get("kind") if isinstance(warmup, Mapping) else str(warmup[0]) if warmup else ""
+        facts.append(
+            {
+                "workload": ran.file.workload, "workers": plan.get("workers"), "batch": plan.get("batch"),
+                "rule": plan.get("rule"), "method": f"{kind} warm-up" if kind not in ("none", "", None) else "",
+                "base_lr": plan.get("base_lr"), "epochs": plan.get("epochs"),
+            }
+        )  # fmt: skip
+    return labels(facts)
+
+
+def _moments(plan: Plan) -> list[float]:
+    """Where to look: evenly, and just before and at every epoch, where rates jump."""
+    count = max(1, math.ceil(plan.epochs))
+    if count <= 200:
+        edges = [float(epoch) for epoch in range(count)] + [epoch + 1 - 1e-6 for epoch in range(count)]
+    else:
+        edges = []
+    even = [plan.epochs * at / 120 for at in range(120)]
+    return sorted(at for at in {*edges, *even} if at < plan.epochs)

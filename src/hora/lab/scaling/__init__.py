@@ -1,0 +1,8 @@
+"""`hora lab scaling`: speed-up and efficiency, what limits them, what to change and what that would gain.
+
+- ``series``    weak and strong scaling as points to be measured
+- ``measure``   the experiment: trials to rows and evidence
+- ``evidence``  how the step of the largest job divides, from runs with and without communication and a timeline
+- ``verdict``   that in words
+- ``show``      the tables and the words
+"""

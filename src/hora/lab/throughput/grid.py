@@ -1,0 +1,121 @@
+"""The points of a throughput experiment, and the trials of each in the order in which they run.
+
+Repeats are taken by turns: all points once, then all again, so that whatever drifts (other users, the clock) hits all
+alike. The limit of a point runs right beside it, once for all transports, as it uses none; one worker is its own limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from hora.errors import UsageError
+from hora.lab.trial import Trial
+from hora.workloads import WORKLOADS, options_of
+
+__all__ = ["TRANSPORTS", "Job", "Point", "TransportName", "limits_of", "points", "turns"]
+
+TransportName = Literal["auto", "shm", "gloo", "mpi"]
+TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What all points have in common."""
+
+    workload: str
+    steps: int = 60
+    repeats: int = 3
+    options: Mapping[str, Any] = {}  # of `hora train`, by field name
+    inter_threads: int | None = None
+    hosts: str = ""
+    env: Mapping[str, str] = {}
+
+    def check(self, **more: Any) -> None:
+        """Refuse, before anything runs, options that `hora train` would refuse.
+
+        >>> Job(workload="mnist").check(batch=0)
+        Traceback (most recent call last):
+        hora.errors.UsageError: --batch 0: Expected `int` >= 1. ...
+        """
+        if self.workload not in WORKLOADS:
+            raise UsageError(f"there is no workload {self.workload!r}. It can be {', '.join(WORKLOADS)}.")
+        options_of(self.workload).of({**self.options, **more})
+
+    def batch(self) -> int:
+        """The batch that a worker takes unless told otherwise: the option's, or the workload's own.
+
+        >>> Job(workload="mnist").batch(), Job(workload="mnist", options={"batch": 7}).batch()
+        (100, 7)
+        """
+        return options_of(self.workload).of(self.options).batch
+
+    def trial(self, point: Point, turn: int, *, independent: bool = False, timeline: bool = False) -> Trial:
+        """One run of a point. Nothing is saved on the way and little is told, so that steps are all there is."""
+        part = "limit" if independent else "timeline" if timeline else f"{point.transport}"
+        return Trial(
+            name=f"{point.workers}w-b{point.batch}-t{point.threads}-{part}-{turn + 1}",
+            workload=self.workload,
+            workers=point.workers,
+            options={"max_steps": self.steps, "save_every": 0, **self.options, "batch": point.batch},
+            threads_per_worker=point.threads,
+            inter_threads=self.inter_threads,
+            transport="auto" if independent else point.transport,
+            independent=independent,
+            hosts=self.hosts,
+            timeline=timeline,
+            env=dict(self.env),
+        )
+
+
+class Point(msgspec.Struct, frozen=True, order=True):
+    """One place in the grid."""
+
+    workers: int
+    batch: int
+    threads: int
+    transport: str = "auto"
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What the limit depends on."""
+        return self.workers, self.batch, self.threads
+
+
+def points(
+    workers: Sequence[int], batches: Sequence[int], threads: Sequence[int], transports: Sequence[str]
+) -> list[Point]:
+    """All combinations, each once, in the order given.
+
+    >>> points([1, 2], [32], [1], ["auto", "gloo"])[2]
+    Point(workers=2, batch=32, threads=1, transport='auto')
+    """
+    return list(dict.fromkeys(Point(*place) for place in product(workers, batches, threads, transports)))
+
+
+def limits_of(grid: Sequence[Point]) -> dict[tuple[int, int, int], Point]:
+    """The points whose limits are measured: one for each place with several workers.
+
+    >>> list(limits_of(points([1, 2], [32], [1], ["auto", "gloo"])))
+    [(2, 32, 1)]
+    """
+    return {point.place: point for point in reversed(grid) if point.workers > 1}
+
+
+def turns(job: Job, grid: Sequence[Point]) -> Iterator[tuple[Point, Trial]]:
+    """The trials of a grid, in the order in which they run.
+
+    >>> for point, trial in turns(Job(workload="mnist", repeats=1), points([2], [32], [1], ["auto", "gloo"])):
+    ...     print(trial.name)
+    2w-b32-t1-limit-1
+    2w-b32-t1-auto-1
+    2w-b32-t1-gloo-1
+    """
+    limits = limits_of(grid)
+    for turn in range(job.repeats):
+        for point in grid:
+            if limits.get(point.place) is point:
+                yield point, job.trial(point, turn, independent=True)
+            yield point, job.trial(point, turn)

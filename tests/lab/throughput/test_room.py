@@ -1,0 +1,24 @@
+"""What others did on the machine meanwhile is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from hora.lab.throughput import room
+
+
+class Times(tuple[float, ...]):
+    _fields = ("user", "idle", "iowait", "guest")
+
+
+@pytest.mark.parametrize(("busy_s", "idle_s", "said"), [(22.0, 17.0, ""), (30.0, 9.0, "took 25 %")])
+def test_a_busy_machine_is_cautioned_about(
+    monkeypatch: pytest.MonkeyPatch, busy_s: float, idle_s: float, said: str
+) -> None:
+    """Of 40 s of the processors our own took 20."""
+    times = iter([Times((100.0, 50.0, 2.0, 0.0)), Times((100.0 + busy_s, 50.0 + idle_s, 3.0, 9.0))])
+    own = iter([7.0, 27.0])
+    monkeypatch.setattr(room.psutil, "cpu_times", lambda: next(times))
+    monkeypatch.setattr(room, "_own_s", lambda: next(own))
+    caution = room.Watch().caution()
+    assert said in caution and bool(said) == bool(caution)
