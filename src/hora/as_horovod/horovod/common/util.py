@@ -35,7 +35,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-EXTENSIONS = ["torch"]
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

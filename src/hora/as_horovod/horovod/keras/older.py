@@ -1,0 +1,70 @@
+"""What published scripts say to Keras 2 and TensorFlow 1, and Keras 3 and TensorFlow 2 do not take any more.
+
+Only what Horovod's examples say, only where it has one clear meaning today, and only under ``--as-horovod``:
+
+=================================================  ===================================================================
+a script says                                      and gets
+=================================================  ===================================================================
+``compile(experimental_run_tf_function=False)``    ``compile()``: Hora reduces gradients wherever they are applied
+``SGD(lr=0.1)``, ``optimizer.lr``                  ``learning_rate``
+``optimizer.variables()``                          ``optimizer.variables``, a list today
+``model.fit_generator``, ``evaluate_generator``    ``fit`` and ``evaluate``, without ``workers``, which a data set has
+``K.set_session(tf.Session(config=…))``            nothing: there are no sessions; ``tf.config`` chooses devices
+=================================================  ===================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import keras
+
+__all__ = ["understand"]
+
+_OF_GENERATORS = ("workers", "use_multiprocessing", "max_queue_size")
+
+
+@functools.cache
+def understand() -> None:
+    """Teach Keras the older words, once."""
+    model: Any = keras.Model
+    model.compile = _without(model.compile, "experimental_run_tf_function")
+    model.fit_generator = _without(model.fit, *_OF_GENERATORS)
+    model.evaluate_generator = _without(model.evaluate, *_OF_GENERATORS)
+    base: Any = next(c for c in keras.optimizers.Optimizer.__mro__ if c.__name__ == "BaseOptimizer")
+    base.__init__ = _with_lr(base.__init__)
+    base.lr = property(lambda self: self.learning_rate, lambda self, rate: setattr(self, "learning_rate", rate))
+    variables = base.variables.fget
+    base.variables = property(lambda self: _Called(variables(self)))
+    backend: Any = keras.backend
+    if not hasattr(backend, "set_session"):
+        backend.set_session = lambda session: None
+    tensorflow = sys.modules.get("tensorflow")
+    for name in ("ConfigProto", "Session"):
+        if tensorflow is not None and not hasattr(tensorflow, name):
+            setattr(tensorflow, name, getattr(tensorflow.compat.v1, name))
+
+
+class _Called(list[Any]):
+    """A list that was a method once."""
+
+    def __call__(self) -> list[Any]:
+        return self
+
+
+def _without(function: Any, *dropped: str) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{name: value for name, value in kwargs.items() if name not in dropped})
+
+    return call
+
+
+def _with_lr(init: Any) -> Any:
+    @functools.wraps(init)
+    def __init__(self: Any, learning_rate: Any, *args: Any, lr: Any = None, **kwargs: Any) -> None:
+        init(self, learning_rate if lr is None else lr, *args, **kwargs)
+
+    return __init__

@@ -1,0 +1,109 @@
+"""``tf.compat.v1``: optimizers of its kind, eagerly, in functions and in sessions, and what sessions need besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tests.tensorflow.data import raises
+
+RATE = 0.1
+
+
+def _expected(start: float, steps: int, factor: float) -> float:
+    """Gradient descent on factor · w²."""
+    for _ in range(steps):
+        start -= RATE * 2 * factor * start
+    return start
+
+
+def optimizers_eagerly_and_in_functions(hvd: Any, rank: int, size: int) -> None:
+    mean = sum(range(1, size + 1)) / size
+    for wrapped in (False, True):
+        for options, factor in (({}, mean), ({"op": hvd.Sum}, mean * size), ({"gradient_predivide_factor": 2.0}, mean)):
+            weight = tf.Variable(1.0)
+            optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(RATE), **options)
+
+            def step(optimizer: Any = optimizer, weight: Any = weight) -> None:
+                optimizer.minimize(lambda: weight * weight * float(rank + 1), var_list=[weight])
+
+            run = tf.function(step) if wrapped else step
+            for _ in range(3):
+                run()
+            np.testing.assert_allclose(weight.numpy(), _expected(1.0, 3, factor), 1e-5)
+
+
+def several_passes_a_step(hvd: Any, rank: int, size: int) -> None:
+    mean = sum(range(1, size + 1)) / size
+    for wrapped in (False, True):
+        for averaged in (False, True):
+            weight, other = tf.Variable(1.0), tf.Variable(1.0)
+            optimizer = hvd.DistributedOptimizer(
+                tf.compat.v1.train.GradientDescentOptimizer(RATE), backward_passes_per_step=2,
+                average_aggregated_gradients=averaged,
+            )  # fmt: skip
+            optimizer.register_local_var(other)
+
+            def step(optimizer: Any = optimizer, weight: Any = weight, other: Any = other) -> None:
+                optimizer.minimize(lambda: (weight * weight + other) * float(rank + 1), var_list=[weight, other])
+
+            run = tf.function(step) if wrapped else step
+            run()
+            assert float(weight) == 1.0
+            for _ in range(3):
+                run()
+            np.testing.assert_allclose(weight.numpy(), _expected(1.0, 2, mean * (1 if averaged else 2)), 1e-5)
+            passes = 1 if averaged else 2
+            np.testing.assert_allclose(other.numpy(), 1.0 - 2 * RATE * passes * (rank + 1) / size, 1e-5)
+
+
+def sessions_with_a_hook(hvd: Any, rank: int, size: int) -> None:
+    mean = sum(range(1, size + 1)) / size
+    for passes in (1, 2):
+        with tf.Graph().as_default():
+            weight = tf.compat.v1.get_variable("weight", initializer=float(rank + 1))
+            table = tf.compat.v1.get_variable("table", initializer=tf.ones([3, 2]) * float(rank))
+            step = tf.compat.v1.train.get_or_create_global_step()
+            loss = weight * weight * float(rank + 1) + 0.0 * tf.reduce_sum(tf.gather(table, [rank]))
+            optimizer = hvd.DistributedOptimizer(
+                tf.compat.v1.train.MomentumOptimizer(RATE, 0.0), backward_passes_per_step=passes
+            )
+            train = optimizer.minimize(loss, global_step=step)
+            assert list(optimizer.get_slot_names()) == ["momentum"] and len(optimizer.variables()) == 2 + 3 * (
+                passes - 1
+            )
+            hook = hvd.BroadcastGlobalVariablesHook(0)
+            with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+                started, rows = session.run([weight, table])
+                for _ in range(2 * passes):
+                    session.run(train)
+                ended, steps = session.run([weight, step])
+        assert started == 1.0 and (rows == 0.0).all() and steps == 2
+        np.testing.assert_allclose(ended, _expected(1.0, 2, mean * passes), 1e-5)
+
+
+def only_what_is_asked_for_runs(hvd: Any, rank: int, size: int) -> None:
+    with tf.Graph().as_default():
+        a = hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="session.a")
+        b = hvd.allreduce(tf.constant([2.0]), op=hvd.Sum, name="session.b")
+        gradient = tf.gradients(a * 3.0, a)[0]
+        with tf.compat.v1.Session() as session:
+            assert session.run(a)[0] == size and session.run(b)[0] == 2 * size and session.run(gradient)[0] == 3.0
+
+
+def broadcasting_global_variables_wants_a_graph(hvd: Any, rank: int, size: int) -> None:
+    with raises(RuntimeError, "broadcast_variables"):
+        hvd.broadcast_global_variables(0)
+
+
+def optimizers_that_are_refused(hvd: Any, rank: int, size: int) -> None:
+    plain = tf.compat.v1.train.GradientDescentOptimizer(RATE)
+    with raises(hvd.UnsupportedError, "op=Adasum"):
+        hvd.DistributedOptimizer(plain, op=hvd.Adasum)
+    with raises(hvd.UsageError, "backward_passes_per_step=0"):
+        hvd.DistributedOptimizer(plain, backward_passes_per_step=0)
+    with raises(hvd.UsageError, "gradient_predivide_factor"):
+        hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
+    with raises(hvd.UsageError, "no optimizer of"):
+        hvd.DistributedOptimizer(object())
