@@ -1,7 +1,7 @@
 # Everything sets itself up: on a fresh machine with Python 3.11, `make demo` or `make test` is the only command needed.
 #
-#   make demo     trains a small model with one worker and with two, and prints what it gained
-#   make test     `make check`, then the whole test suite
+#   make demo     trains MNIST with one worker and with two, measures what that gains, and writes a report
+#   make test     `make check`, and the whole test suite beside it
 #   make check    lint, types, layers
 #   make bench    measures Hora beside its peers and puts the numbers into the README
 #   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
@@ -11,7 +11,10 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 python 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST_ARGS ?= -n 2  # two files at a time; tests start several processes themselves
+# Modules are compiled when they are imported; most never are.
+INSTALL := install --quiet --no-compile
+# Two files at a time; tests start several processes themselves.
+PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4
 
 # Stamps: the environment is made once, and again only when a file it was made from changes.
 CREATED   := $(VENV)/.created
@@ -19,6 +22,7 @@ RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 INSTALLED := $(VENV)/.installed
 MPICH     := $(VENV)-mpich/.ready
+MXNET     := $(VENV)-mxnet/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types layers bench bench-hosts clean
@@ -34,31 +38,40 @@ $(CREATED):
 
 $(RUN_READY): requirements/run.txt | $(CREATED)
 	@echo "Setting up $(VENV), once; this takes a minute or two."
-	$(PIP) install --quiet -r requirements/run.txt
+	$(PIP) $(INSTALL) -r requirements/run.txt
 	@touch $@
 
 $(DEV_READY): requirements/dev.txt $(RUN_READY)
-	$(PIP) install --quiet -r requirements/dev.txt
+	$(PIP) $(INSTALL) -r requirements/dev.txt
 	@touch $@
 
 # The C core is compiled here, into src/hora/transport/; without a compiler Hora is installed without it.
 $(INSTALLED): pyproject.toml setup.py $(wildcard native/*.c native/*.h native/preload/*.c) | $(RUN_READY)
-	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+	$(PIP) $(INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 # MPICH for the tests, beside $(VENV), which has Open MPI. Everything else is taken from $(VENV).
 $(MPICH): requirements/mpich.txt | $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(@D)
-	$(PIP) --python $(@D)/bin/python install --quiet -r requirements/mpich.txt
+	$(PIP) --python $(@D)/bin/python $(INSTALL) -r requirements/mpich.txt
 	@site='import sysconfig; print(sysconfig.get_path("purelib"))' && echo "import site; site.addsitedir('$$($(BIN)/python \
 	    -c "$$site")')" > "$$($(@D)/bin/python -c "$$site")/everything-else.pth"
+	@touch $@
+
+# MXNet for the tests, beside $(VENV), whose numpy is too new for it. Hora is the same.
+$(MXNET): requirements/mxnet.txt | $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(@D)
+	$(PIP) --python $(@D)/bin/python $(INSTALL) -r requirements/mxnet.txt
+	@echo "$(CURDIR)/src" > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hora.pth"
 	@touch $@
 
 demo: $(RUN_READY) $(INSTALLED)
 	@$(BIN)/python examples/demo.py
 
-test: check $(MPICH)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(DEV_READY) $(MPICH) $(MXNET)
+	@$(MAKE) --no-print-directory check >$(VENV)/check.log 2>&1 & checking=$$!; \
+	    $(BIN)/python -m pytest $(PYTEST_ARGS); tested=$$?; \
+	    wait $$checking; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
 
 check: lint types layers
 
@@ -77,6 +90,8 @@ bench: $(DEV_READY) $(INSTALLED)
 	$(BIN)/hora bench allreduce -np 4 --sizes 4K,1M,64M --json bench/results/allreduce-4.json
 	$(BIN)/hora bench gradients -np 2 --json bench/results/gradients-2.json
 	$(BIN)/hora bench train -np 2 --json bench/results/train-2.json
+	for framework in tensorflow keras jax; do $(BIN)/hora bench train --framework $$framework --models resnet50,mnist \
+	    --json bench/results/train-$$framework-2.json || exit 1; done
 	$(BIN)/hora bench launch -np 2 --json bench/results/launch-2.json
 	$(BIN)/python bench/readme.py
 
@@ -87,6 +102,6 @@ bench-hosts: $(DEV_READY) $(INSTALLED)
 	$(BIN)/python bench/readme.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-mpich build dist src/*.egg-info src/hora/transport/_core.so src/hora/transport/_alloc.so
+	rm -rf $(VENV) $(VENV)-mpich $(VENV)-mxnet build dist src/*.egg-info src/hora/transport/_core.so src/hora/transport/_alloc.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

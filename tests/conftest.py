@@ -47,18 +47,37 @@ def pytest_make_collect_report(
     return report
 
 
+def _unit(nodeid: str) -> str:
+    """What one test belongs to and runs with, one after the other: its file. The hosts of tests/cluster have fixed
+    names, so these are one; and so are all tests that look at the clock for as long as a death takes to be noticed."""
+    together = nodeid.startswith(("tests/cluster/", "tests/chaos/"))
+    return "hosts" if together else nodeid.partition("::")[0]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`make test` runs two files at a time. The hosts of tests/cluster have fixed names, so these are one; and so are
-    all tests that look at the clock for as long as a death takes to be noticed."""
+    """`make test` runs two units at a time, in the order of their tests."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Files(LoadScopeScheduling):  # type: ignore[misc]
+    class Units(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            together = nodeid.startswith(("tests/cluster/", "tests/chaos/"))
-            return "hosts" if together else nodeid.partition("::")[0]
+            return _unit(nodeid)
 
-    return Files(config, log)
+    config.option.loadscopereorder = False
+    return Units(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """There, units that take long come first and the short ones last, so that nobody works on alone at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    seconds: dict[str, float] = {}  # very roughly
+    for item in items:
+        unit = _unit(item.nodeid)
+        first = 3.0 if unit.startswith("tests/") else 0.0  # others are examples in the code
+        slow = 10.0 if item.get_closest_marker("slow") else 0.1
+        seconds[unit] = seconds.get(unit, first) + slow
+    items.sort(key=lambda item: -seconds[_unit(item.nodeid)])
 
 
 def _segments() -> set[str]:

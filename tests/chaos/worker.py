@@ -1,7 +1,7 @@
 """A worker for the chaos tests: reduces numpy arrays as fast as it can, without importing a framework.
 
 ``python worker.py loop``: until it fails; prints the moment and the text of the failure as JSON.
-``python worker.py million N``: N small operations, and how much memory they took.
+``python worker.py many N``: N small operations, and how much memory they took.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def resident_kb() -> int:
     return int(fields["VmRSS"].split()[0])
 
 
-def million(times: int) -> None:
+def many(times: int) -> None:
     session.init()
     engine = session.engine()
     array = np.ones(1, "float32")
@@ -81,4 +81,4 @@ def million(times: int) -> None:
 
 
 if __name__ == "__main__":
-    loop() if sys.argv[1] == "loop" else million(int(sys.argv[2]))
+    loop() if sys.argv[1] == "loop" else many(int(sys.argv[2]))

@@ -11,14 +11,22 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.light import light_torch
+
+    light_torch()
+
 import torch
 from torch import nn
 
 import hora.torch as hvd
 
-SIZES = (1, 1000, 3_000_001)  # elements: one message, a few, and more than a pipeline's chunk
+SIZES = (1, 1000, 1_000_001)  # elements: one message, a few, and more than a pipeline's chunk
 STEPS, ROWS = 8, 24
 
 

@@ -1,7 +1,8 @@
 """Momentum correction: when the learning rate jumps, a velocity that has the old rate folded into it must jump with it.
 
-Goyal et al. (remark 2). PyTorch's and Keras 3's SGD keep the rate out of the velocity and need nothing; Keras 2's and
-MXNet's fold it in. Horovod's callbacks scale the momentum for the one batch on which the rate changes.
+Goyal et al. (remark 2). PyTorch's SGD keeps the rate out of the velocity and needs nothing; Keras's and MXNet's fold it
+in. Horovod's callbacks scale the momentum for the one batch on which the rate changes; ``hora.keras`` scales the
+velocity, because Keras 3 compiles the momentum into the step.
 """
 
 from __future__ import annotations
