@@ -41,6 +41,7 @@ from hora.lab.bench.plan import (
     merge,
     size_text,
 )
+from hora.launch.local import Guardian
 
 __all__ = [
     "PEERS",
@@ -199,11 +200,13 @@ def mpirun_command(np: int) -> list[str]:
 
 
 def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None]) -> None:
-    """Run to the end, reporting progress; whatever happens, nothing of it is left running."""
+    """Run to the end, reporting progress; whatever happens, also to this process, nothing of it is left running."""
+    guardian = Guardian(os.urandom(8).hex())
     process = subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,
     )  # fmt: skip
+    guardian.watch(process.pid)
     watchdog = threading.Timer(TIMEOUT_S, _kill, [process])
     watchdog.daemon = True
     watchdog.start()
@@ -222,6 +225,7 @@ def _run(command: list[str], env: dict[str, str], progress: Callable[[str], None
         _kill(process)
         with process:  # waits, and closes the pipe
             pass
+        guardian.done()
     if code != 0:
         said = "\n".join(tail) or "(they printed nothing)"
         raise WorkersFailed(

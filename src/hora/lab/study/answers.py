@@ -63,7 +63,10 @@ def _first_batch(rows: Sequence[Row]) -> str:
     for row in rows:
         steady = row["steady_images_per_s"]
         if row["framework"] == "horovod+pytorch" and row["workers"] == 1 and steady and row["images_per_s"]:
-            less = _share(1 - row["images_per_s"] / steady)
+            share = 1 - row["images_per_s"] / steady
+            if share < 0.005:
+                return ""
+            less = _share(share)
             return f" On one worker the study's formula, with the very first step, says {less} less than steady steps."
     return ""
 

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hora.lab.quality.show import percent, wrapped
-from hora.lab.throughput.show import blank, columns, count_text, span_text
+from hora.lab.throughput.show import blank, columns, count_text
 
 __all__ = ["print_answers", "quality_table", "speed_table"]
+
+_SHORT = {"horovod+tensorflow": "Horovod+TF", "pytorch": "PyTorch", "horovod+pytorch": "Horovod+PT"}
 
 
 def speed_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -22,19 +24,19 @@ def speed_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         left=("here", "study's"),
     )  # fmt: skip
     for row in rows:
-        if row["what"] != "throughput":
+        if row["what"] != "throughput" or row["state"] == "not run":
             continue
         speed = count_text(row["images_per_s"])
         if row["low"] is not None:
-            speed = f"~{speed} ({span_text(row['low'], row['high'])})"
+            speed = f"~{speed}"
         elif not speed:
-            speed = "" if row["state"] == "not run" else row["state"]
+            speed = row["state"]
         made.add_row(
             str(row["experiment"]), row["here"], str(row["workers"]), str(row["batch"]), speed,
-            count_text(row["steady_images_per_s"]), _times(row["speed_up"]), row["framework"],
+            count_text(row["steady_images_per_s"]), _times(row["speed_up"]), _SHORT[row["framework"]],
             count_text(row["published_images_per_s"]), _times(row["published_speed_up"]),
         )  # fmt: skip
-    made.caption, made.caption_justify, made.caption_style = "~ predicted, with its 90 % interval", "left", ""
+    made.caption, made.caption_justify, made.caption_style = "~ predicted; --json has the interval", "left", ""
     return made
 
 
