@@ -2,6 +2,7 @@
 #
 #   make demo     trains MNIST with one worker and with two, measures what that gains, and writes a report
 #   make test     `make check`, and the whole test suite beside it
+#   make test-long     the few tests that take too long to be run every time
 #   make check    lint, types, layers
 #   make bench    measures Hora beside its peers and puts the numbers into the README
 #   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
@@ -14,7 +15,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Modules are compiled when they are imported; most never are.
 INSTALL := install --quiet --no-compile
 # Two files at a time; tests start several processes themselves.
-PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4
+PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4 -m "not long"
 
 # Stamps: the environment is made once, and again only when a file it was made from changes.
 CREATED   := $(VENV)/.created
@@ -25,7 +26,7 @@ MPICH     := $(VENV)-mpich/.ready
 MXNET     := $(VENV)-mxnet/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types layers bench bench-hosts clean
+.PHONY: help demo test test-long check lint types layers bench bench-hosts clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -72,6 +73,9 @@ test: $(DEV_READY) $(MPICH) $(MXNET)
 	@$(MAKE) --no-print-directory check >$(VENV)/check.log 2>&1 & checking=$$!; \
 	    $(BIN)/python -m pytest $(PYTEST_ARGS); tested=$$?; \
 	    wait $$checking; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
+
+test-long: $(DEV_READY) $(INSTALLED) $(MXNET)
+	$(BIN)/python -m pytest -m long --durations=40
 
 check: lint types layers
 

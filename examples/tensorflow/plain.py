@@ -26,7 +26,7 @@ BATCH = 64  # images that one process takes in a step
 tf.config.threading.set_intra_op_parallelism_threads(1)  # one core a process, so that one and many compare fairly
 random = np.random.default_rng(1)
 labels = random.integers(10, size=args.images + 2_000)
-images = random.random((10, 28, 28, 1))[labels] + random.normal(scale=0.7, size=(len(labels), 28, 28, 1))
+images = random.random((10, 28, 28, 1))[labels] + random.normal(scale=0.3, size=(len(labels), 28, 28, 1))
 held_out = images[:2_000].astype("float32"), labels[:2_000]
 train = tf.data.Dataset.from_tensor_slices((images[2_000:].astype("float32"), labels[2_000:]))
 train = train.shuffle(args.images, seed=1).batch(BATCH)

@@ -14,7 +14,7 @@ import pytest
 from tests.launch.jobs import processes_of, run_hora, shared_files, start_hora, wait_until
 
 WORKER = Path(__file__).with_name("worker.py")
-KILLS = int(os.environ.get("HORA_TEST_KILLS", "30"))
+KILLS = int(os.environ.get("HORA_TEST_KILLS", "10"))
 SIZE = 3
 
 

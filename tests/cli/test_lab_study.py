@@ -15,6 +15,7 @@ from hora.lab.study import scale
 TINY = scale.Scale(name="tiny", samples=130, test=40, seeds=(1,), steps=4, batches=(8,), gpus=(1,))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_study_of_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "QUICK", TINY)

@@ -27,6 +27,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_what_does_not_fit_is_a_limit_and_not_the_end(tmp_path: Path) -> None:
     """Two thousand million images take 6 TB."""

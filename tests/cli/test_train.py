@@ -42,7 +42,7 @@ def test_every_workload_is_listed_with_its_flags() -> None:
         (["mnist", "--epochs", "-1"], "--epochs -1"),
         (["mnist", "--warmup", "steep:5"], "steep"),
         (["mnist", "--network", "other"], "'other' is not one of"),
-        (["mnist", "-np", "0"], "-np 0 is not a number of workers"),
+        (["mnist", "-np", "0"], "-np '0' is not a number of workers"),
         (["mnist", "-np", "2", "--emulate-workers", "3"], "--emulate-workers 3 cannot be played by 2 processes"),
         (["cifar10", "--depth", "50"], "--depth 50: a ResNet v2 has 9n+2 layers"),
         (["cifar100"], "No such command 'cifar100'"),

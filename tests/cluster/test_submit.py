@@ -83,7 +83,9 @@ def test_a_failed_job_ends_its_chain(slurm: Slurm, tmp_path: Path) -> None:
     assert second.wait(JOB_S) == "" and second.state in ("CANCELLED", "GONE")
 
 
-@pytest.mark.parametrize(("to", "each"), [(["--batch"], 2), ([], 1)], ids=["script", "steps"])
+@pytest.mark.parametrize(
+    ("to", "each"), [pytest.param(["--batch"], 2, id="script"), pytest.param([], 1, id="steps", marks=pytest.mark.long)]
+)
 def test_an_interrupted_job_is_requeued_and_goes_on(slurm: Slurm, tmp_path: Path, to: list[str], each: int) -> None:
     """Warned as sbatch's --signal=B:USR1 does it, which is what the script asks for, and as --signal=USR1 does."""
     steps = 300

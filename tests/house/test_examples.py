@@ -54,7 +54,7 @@ def test_first_job_learns(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     assert said.count("epoch ") == 2  # one rank speaks
 
 
-@SLOW
+@pytest.mark.long
 @pytest.mark.timeout(300)  # three commands, one of which starts workers four times
 def test_demo_compares_and_writes_the_report(tmp_path: Path) -> None:
     """In small: a small network on digits that are generated, ten steps a run."""

@@ -18,10 +18,13 @@ SOURCE = Path(__file__).with_name("bodies.py")
 BACKENDS = ("torch", "tensorflow", "jax")
 TIMEOUT_S = 210.0  # on a busy machine; a quiet one needs 15 to 30
 # The names of the bodies, read and not imported: Keras must not come into the process that runs all other tests.
-BODIES = [
-    node.name
+CASES = [
+    pytest.param(backend, node.name, id=f"{backend}-{node.name}")
+    for backend in BACKENDS
     for node in ast.parse(SOURCE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and any(getattr(d, "id", "") == "body" for d in node.decorator_list)
+    if isinstance(node, ast.FunctionDef)
+    for decorator in node.decorator_list
+    if getattr(decorator, "id", "") in (("body", "body_once") if backend == "torch" else ("body",))
 ]
 
 
@@ -76,8 +79,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
 
 
 @pytest.mark.timeout(240)  # the first of a backend runs the job for all
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "body"), CASES)
 def test_body(jobs: Jobs, backend: str, body: str) -> None:
     failure = jobs.failure(backend, body)
     assert not failure, failure
@@ -181,6 +183,7 @@ print("fine")
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_what_is_saved_needs_no_hora_and_hora_needs_no_torch(tmp_path: Path) -> None:
     """A file of a torch run, read by Keras on JAX, in a process that has not heard of Hora yet; and torch is hidden."""

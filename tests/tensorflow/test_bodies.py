@@ -13,10 +13,10 @@ from tests.tensorflow.worker import SUBJECTS
 START_TIMEOUT_S = 200.0  # importing TensorFlow takes seconds, on a busy machine many
 # Which subjects are tried where: all of them with two workers, others where the number or the transport matters.
 LAYOUTS: dict[tuple[str, int], tuple[str, ...]] = {
-    ("shm", 1): ("collectives", "mistakes", "surface", "training"),
+    ("shm", 1): ("collectives", "surface"),
     ("shm", 2): SUBJECTS,
     ("shm", 3): ("collectives", "graphs"),
-    ("gloo", 2): ("collectives", "mistakes"),
+    ("gloo", 2): ("collectives",),
 }
 
 pytestmark = [

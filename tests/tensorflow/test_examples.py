@@ -17,10 +17,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "tensorflow"
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_scaled_trains() -> None:
-    command = [sys.executable, FOLDER / "scaled.py", "--epochs", "2", "--images", "2560", "--lr", "0.05"]
+    command = [sys.executable, FOLDER / "scaled.py", "--epochs", "4", "--images", "2560", "--lr", "0.05"]
     done = run_hora("run", "-np", "2", *command, timeout_s=200, TF_CPP_MIN_LOG_LEVEL="3")
     assert done.returncode == 0, done.stdout + done.stderr
-    accuracies = re.findall(r"epoch 2  accuracy (\S+)%", done.stdout)
+    accuracies = re.findall(r"epoch 4  accuracy (\S+)%", done.stdout)
     assert len(accuracies) == 2 and len(set(accuracies)) == 1 and float(accuracies[0]) > 30, done.stdout
 
 

@@ -36,7 +36,7 @@ def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> in
         return value
     number = int(value) if value.isascii() and value.isdigit() else 0
     if number < 1:
-        raise UsageError(f"-np {value} is not a number of workers. Give 1, 2, … or 'auto' for all there is room for.")
+        raise UsageError(f"-np {value!r} is not a number of workers. Give 1, 2, … or 'auto' for all there is room for.")
     return number
 
 

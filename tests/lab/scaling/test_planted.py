@@ -8,6 +8,7 @@ import pytest
 from tests.lab.scaling.planted_runs import PLANTED, ask, right
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_slow_rank_is_named_and_the_rows_are_consistent(tmp_path: Path) -> None:
     planted = next(planted for planted in PLANTED if planted.name == "slow-rank")

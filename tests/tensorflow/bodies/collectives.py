@@ -39,7 +39,7 @@ def every_collective_on_every_type(hvd: Any, rank: int, size: int) -> None:
             "part": hvd.reducescatter(tf.cast(whole, tf.int32), op=hvd.Sum),
         }
 
-    for dtype in TYPES:
+    for dtype in TYPES if size == 2 else TYPES[::3]:
         parts = [array(r, (3, 2), dtype) for r in range(size)]
         wholes = [array(r, (2 * size + 1, 2), dtype) for r in range(size)]
         start = sum(splits[:rank])
