@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_NS = 50 * 1000 * 1000, YIELDS = 8, POLITE_NS = 100 * 1000 };
+enum { SLICE_NS = 50 * 1000 * 1000, YIELDS = 8 };
 
 __thread bool never_spin;
 
@@ -81,7 +81,7 @@ void unlock(struct core *c) {
 static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, uint64_t deadline_ns, bool spin,
                       const word *also, uint32_t unless) {
     if (spin && c->spin_ns && !never_spin) {
-        uint64_t now = now_ns(), polite = now + POLITE_NS, until = now + c->spin_ns;
+        uint64_t until = now_ns() + c->spin_ns;
         if (until > deadline_ns) until = deadline_ns;
         do {
             for (int i = 0; i < 64; i++) {
@@ -89,8 +89,7 @@ static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, ui
                 if (also && atomic_load_explicit(also, memory_order_acquire) != unless) return;
                 relax();
             }
-            if ((now = now_ns()) > polite) sched_yield();
-        } while (now < until);
+        } while (now_ns() < until);
     }
     for (int i = 0; spin && i < YIELDS; i++) {
         if (atomic_load_explicit(w, memory_order_acquire) != seen) return;
