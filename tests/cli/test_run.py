@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import socket
@@ -158,7 +159,9 @@ def test_verbose_and_summary() -> None:
 def test_check_build() -> None:
     done = run_hora("run", "--check-build")
     assert done.returncode == 0
-    assert "Available Frameworks:" in done.stdout and "[X] PyTorch" in done.stdout
+    for label in ("TensorFlow", "Torch", "MXNet", "Keras", "JAX"):
+        there = importlib.util.find_spec(label.lower()) is not None
+        assert f"[{'X' if there else ' '}] {label.replace('Torch', 'PyTorch')}\n" in done.stdout
     assert run_hora("run", "-cb").stdout == done.stdout
 
 

@@ -202,7 +202,8 @@ def _check_build() -> str:
     return (
         f"Hora v{__version__}:\n\n"
         "Available Frameworks:\n"
-        f"    [ ] TensorFlow\n    {box(has('torch'))} PyTorch\n    [ ] MXNet\n\n"
+        f"    {box(has('tensorflow'))} TensorFlow\n    {box(has('torch'))} PyTorch\n    {box(has('mxnet'))} MXNet\n"
+        f"    {box(has('keras'))} Keras\n    {box(has('jax'))} JAX\n\n"
         "Available Controllers:\n"
         "    [ ] MPI\n    [X] Hora's own hub\n\n"
         "Available Tensor Operations:\n"

@@ -16,7 +16,7 @@ from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.jax.compression import Compression, Compressor
 from hora.jax.functions import allreduce_gradients
-from hora.ops.resolve import Reduction
+from hora.ops.resolve import predivided
 from hora.transport.base import ReduceOp
 
 __all__ = ["Accumulated", "DistributedOptimizer"]
@@ -71,19 +71,12 @@ def DistributedOptimizer(  # Horovod's name for it
             f"backward_passes_per_step={backward_passes_per_step}. It says how many gradients make a step. Give 1 or"
             " more."
         )
-    if gradient_predivide_factor <= 0 or (gradient_predivide_factor != 1 and op is not ReduceOp.AVERAGE):
-        raise UsageError(
-            f"gradient_predivide_factor={gradient_predivide_factor} with op={ReduceOp(op).name.capitalize()}. It splits"
-            " the division by the number of ranks in two. Give a positive number with op=Average, or 1."
-        )
+    predivided(op, gradient_predivide_factor, 1)  # refuses here, and not in the first step, what cannot be
 
     def reduce(tree: Any) -> Any:
         if not process_set.included():
             return tree
-        how = Reduction(op)
-        if gradient_predivide_factor != 1:
-            factor = gradient_predivide_factor
-            how = Reduction(ReduceOp.SUM, 1 / factor, factor / process_set.size())
+        how = predivided(op, gradient_predivide_factor, process_set.size())
         return allreduce_gradients(tree, how.op, compression, name, how.prescale, how.postscale, process_set)
 
     def step(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

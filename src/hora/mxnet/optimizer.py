@@ -12,22 +12,12 @@ from typing import Any
 import mxnet as mx
 
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.errors import UsageError
 from hora.mxnet.collectives import reduce_in_place
 from hora.mxnet.compression import Compression, Compressor
-from hora.ops.resolve import Reduction
+from hora.ops.resolve import predivided
 from hora.transport.base import ReduceOp
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer"]
-
-
-def _mean(predivide: float, process_set: ProcessSet) -> Reduction:
-    """The mean over the ranks; ``predivide`` of the division comes before the sum."""
-    if not predivide > 0:
-        raise UsageError(f"gradient_predivide_factor={predivide}: gradients are divided by it. Give a positive number.")
-    if predivide == 1.0:
-        return Reduction(ReduceOp.AVERAGE)
-    return Reduction(ReduceOp.SUM, 1 / predivide, predivide / process_set.size())
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc, unused-ignore]
@@ -50,7 +40,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc, unused
     ) -> None:
         # Not the base class's: everything but update() is the wrapped optimizer's.
         self._optimizer, self._process_set = optimizer, process_set
-        self._how = _mean(gradient_predivide_factor, process_set)
+        self._how = predivided(ReduceOp.AVERAGE, gradient_predivide_factor, process_set.size())
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_optimizer", "_process_set", "_how"):  # not there while it is being unpickled
@@ -119,7 +109,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc, unused-ignore]
             )
             optimizer = optimizer._optimizer
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._hora_how, self._hora_set = _mean(gradient_predivide_factor, process_set), process_set
+        self._hora_how = predivided(ReduceOp.AVERAGE, gradient_predivide_factor, process_set.size())
+        self._hora_set = process_set
         self._hora_compression, self._hora_name = compression, f"{prefix or ''}gradients"
 
     def _allreduce_grads(self) -> None:

@@ -17,7 +17,7 @@ from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.ops import host
 from hora.ops.host import Array
-from hora.ops.resolve import Reduction
+from hora.ops.resolve import Reduction, predivided
 from hora.ops.started import Started
 from hora.tensorflow import gradients as differentiable
 from hora.tensorflow.adapter import dtype_of, plain
@@ -44,23 +44,11 @@ class GradientRule(msgspec.Struct, frozen=True):
     scale_local: bool = True
 
     def __post_init__(self) -> None:
-        if self.predivide_factor != 1.0 and self.op is not ReduceOp.AVERAGE:
-            raise UsageError(
-                f"gradient_predivide_factor not supported with op != Average: {self.predivide_factor} and op="
-                f"{self.op.name.capitalize()} were given. It splits the division by the number of ranks, of which"
-                " there is none. Leave it at 1, or use op=Average."
-            )
-        if not self.predivide_factor > 0:
-            raise UsageError(
-                f"gradient_predivide_factor={self.predivide_factor}: gradients are divided by it. Give a positive"
-                " number; 1 changes nothing."
-            )
+        self.reduction(1)  # refuses what cannot be
 
     def reduction(self, ranks: int) -> Reduction:
         """How ``ranks`` ranks' gradients are combined."""
-        if self.predivide_factor == 1.0:
-            return Reduction(self.op)
-        return Reduction(ReduceOp.SUM, 1.0 / self.predivide_factor, self.predivide_factor / ranks)
+        return predivided(self.op, self.predivide_factor, ranks)
 
     def apply(self, gradients: Sequence[Any], local: Collection[int] = (), name: str | None = None) -> list[Any]:
         """The gradients to step with. Those at the places ``local`` stay on their rank; None stays None."""

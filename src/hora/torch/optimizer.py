@@ -38,7 +38,7 @@ from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.ops.numbering import name_of
-from hora.ops.resolve import Reduction
+from hora.ops.resolve import Reduction, predivided
 from hora.torch import submit
 from hora.torch.compression import Compression
 from hora.torch.reducer import Reducer
@@ -99,12 +99,7 @@ def DistributedOptimizer(
         )
     _check_passes(backward_passes_per_step)
     op = ReduceOp(op)
-    if gradient_predivide_factor != 1.0 and op is not ReduceOp.AVERAGE:
-        raise UsageError(
-            f"gradient_predivide_factor not supported with op != Average: {gradient_predivide_factor} and op="
-            f"{op.name.capitalize()} were given. It splits the division by the number of ranks, of which there is"
-            " none. Leave it at 1, or use op=Average."
-        )
+    predivided(op, gradient_predivide_factor, 1)  # refuses here what would be refused where there are several ranks
     names = _names(optimizer, named_parameters)
     if op is ReduceOp.ADASUM:
         from hora.torch.adasum import DistributedAdasumOptimizer
@@ -119,10 +114,9 @@ def DistributedOptimizer(
     members = process_set.members
     reducer = None
     if session.engine().rank in members and len(members) > 1:
-        factor = float(gradient_predivide_factor)
-        scales = {} if factor == 1.0 else {"prescale": 1.0 / factor, "postscale": factor / len(members)}
         reducer = Reducer(
-            _labelled(optimizer, names), compression=compression, op=op, **scales, process_set=process_set,
+            _labelled(optimizer, names), compression=compression, op=op, predivide=float(gradient_predivide_factor),
+            process_set=process_set,
             groups=together, sparse_as_dense=sparse_as_dense, passes=backward_passes_per_step,
         )  # fmt: skip
     base = optimizer.__class__

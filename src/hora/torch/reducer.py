@@ -25,7 +25,7 @@ from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops.numbering import name_of
-from hora.ops.resolve import Reduction
+from hora.ops.resolve import predivided
 from hora.torch import alone, guard, hooks, summary
 from hora.torch.adapter import DTYPES
 from hora.torch.alone import DENSE, Answer, RollCall, Terms
@@ -53,7 +53,7 @@ class Reducer:
         named_parameters: (name, parameter) pairs; names are what ranks pair gradients by.
         compression: A ``Compressor`` class, or a ``GradientCompressor``, which then takes each gradient.
         op: What the user asked for, Average or Sum.
-        prescale, postscale: Factors around the reduction. If they are not 1, they are all there is to an Average.
+        predivide: What gradients are divided by before the sum, if not by all of it after.
         process_set: The ranks that take part; this must be one of them.
         groups: Parameters that are to be reduced together.
         sparse_as_dense: Reduce sparse gradients as dense ones.
@@ -66,15 +66,13 @@ class Reducer:
         *,
         compression: Any,
         op: ReduceOp,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
+        predivide: float = 1.0,
         process_set: ProcessSet,
         groups: Groups = (),
         sparse_as_dense: bool = False,
         passes: int = 1,
     ) -> None:
-        scaled = prescale != 1.0 or postscale != 1.0
-        how = Reduction(ReduceOp.SUM, prescale, postscale) if scaled else Reduction(op)
+        how = predivided(op, predivide, len(process_set.members))
         self._terms = Terms(compression, op, how, process_set, sparse_as_dense)
         self._bucketable = compression is Compression.none or compression in _CASTS
         self._group_of = {id(parameter): i for i, group in enumerate(groups) for parameter in group}
