@@ -122,7 +122,7 @@ def test_children_of_a_worker_end_when_told_to_and_survive_the_warning(alone: No
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_example_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Interrupted twice, once by each signal, it ends with the weights of a run that was not."""
