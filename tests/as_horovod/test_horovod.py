@@ -27,6 +27,7 @@ import hora
 assert horovod.__version__ == "0.28.1" and horovod.run is run is hora.run
 hvd.init()
 assert HorovodBasics(__file__ if "__file__" in globals() else "", "x").rank() == hvd.rank()
+assert not hvd.sycl_built() and not HorovodBasics().sycl_built()
 assert extension_available("torch") and not extension_available("mxnet")
 assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and is_iterable([]) and not is_iterable(3)
 total = hvd.allreduce(torch.ones(3) * (hvd.rank() + 1), op=hvd.Sum)

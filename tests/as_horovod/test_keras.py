@@ -19,8 +19,17 @@ import os
 import numpy as np
 import tensorflow as tf
 import horovod.tensorflow.keras as hvd
+from tensorflow.keras.optimizers import legacy as optimizers
 
 hvd.init()
+assert not hvd.sycl_built()
+for state in (hvd.elastic.KerasState, __import__("horovod.keras").keras.elastic.KerasState):
+    try:
+        state(None)
+    except RuntimeError as error:
+        assert "not available yet" in str(error)
+    else:
+        raise AssertionError(state)
 gpus = tf.config.experimental.list_physical_devices("GPU")
 rng = np.random.default_rng(hvd.rank())
 images, labels = rng.random((64, 8, 8, 1), "float32"), rng.integers(0, 4, 64)
@@ -30,7 +39,7 @@ model = tf.keras.Sequential([
     tf.keras.layers.Dense(4, activation="softmax"),
 ])
 scaled_lr = 0.001 * hvd.size()
-opt = hvd.DistributedOptimizer(tf.optimizers.Adam(scaled_lr), backward_passes_per_step=1,
+opt = hvd.DistributedOptimizer(optimizers.Adam(scaled_lr), backward_passes_per_step=1,
                                average_aggregated_gradients=True, compression=hvd.Compression.fp16)
 model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"],
               experimental_run_tf_function=False)
@@ -48,6 +57,7 @@ assert (together[0] == together[1]).all(), together
 
 import keras
 from keras import backend as K
+from keras.preprocessing import image
 import horovod.keras as hvd
 from horovod.keras.callbacks import LearningRateScheduleCallback
 from horovod.keras.elastic import CommitStateCallback
@@ -79,10 +89,11 @@ callbacks = [
     LearningRateScheduleCallback(start_epoch=2.0, end_epoch=3, multiplier=1.0, initial_lr=initial_lr),
     LearningRateScheduleCallback(start_epoch=3, multiplier=1e-1, initial_lr=initial_lr),
 ]
-model.fit_generator(dataset, steps_per_epoch=2, callbacks=callbacks, epochs=4, verbose=0, workers=4,
+arrays = image.ImageDataGenerator(zoom_range=(0.9, 0.9)).flow(images, labels, batch_size=8)
+model.fit_generator(arrays, 2, callbacks=callbacks, epochs=4, verbose=0, workers=4,
                     initial_epoch=resume_from_epoch, validation_data=dataset, validation_steps=1)
 assert abs(float(model.optimizer.lr) - 0.1 * initial_lr) < 1e-7
-score = hvd.allreduce(model.evaluate_generator(dataset, steps=2, workers=4, verbose=0))
+score = hvd.allreduce(model.evaluate_generator(dataset, 2, workers=4))
 print("Test loss:", score[0])
 together = hvd.allgather(np.stack([w.sum() for w in model.get_weights()])[None])
 assert (together[0] == together[1]).all(), together

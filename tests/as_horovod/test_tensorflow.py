@@ -21,6 +21,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_object
 from horovod.tensorflow.mpi_ops import Sum, handle_average_backwards_compatibility, rank_op
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from horovod.tensorflow.util import _executing_eagerly
 
 hvd.init()
 gpus = tf.config.experimental.list_physical_devices("GPU")
@@ -65,7 +66,9 @@ assert broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
 assert hvd.allreduce(tf.ones([2]), average=False).numpy().tolist() == [2.0, 2.0]
 assert handle_average_backwards_compatibility(None, False) == Sum and int(rank_op()) == hvd.rank()
 
+assert _executing_eagerly() and not hvd.sycl_built()
 with tf.Graph().as_default():
+    assert not _executing_eagerly()
     weight = tf.compat.v1.get_variable("weight", initializer=float(hvd.rank() + 1))
     global_step = tf.compat.v1.train.get_or_create_global_step()
     opt = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.001 * hvd.size()), op=hvd.Average)

@@ -112,9 +112,13 @@ def test_cycle_marks(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     timeline = make(path, mark_cycles=True)
     timeline.write(life(request("allreduce.x"), time.monotonic_ns(), True))
+    timeline.write(life(request("allreduce.small"), time.monotonic_ns(), False))  # its data came with the arrivals
     timeline.close()
-    marks = [row for row in json.loads(path.read_text()) if row["name"] == "CYCLE_START"]
-    assert [(row["ph"], row["s"]) for row in marks] == [("i", "g")]
+    rows = json.loads(path.read_text())
+    assert check_nesting(rows) == {}
+    assert [(row["ph"], row["pid"], row["s"]) for row in rows if row["name"] == "CYCLE_START"] == [
+        ("i", 1, "g"), ("i", 2, "g"),
+    ]  # fmt: skip
 
 
 def test_bad_paths_are_refused_clearly(tmp_path: Path) -> None:

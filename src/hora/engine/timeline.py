@@ -96,18 +96,17 @@ class Timeline:
                 return [*rows, self._row("B", "QUEUE", name, at)]
             case What.BEGIN:
                 self._moving.add(name)
-                rows = [self._row("E", "QUEUE", name, at)]
-                if self._marks:
-                    rows.append(self._row("i", "CYCLE_START", name, at, s="g"))
-                return [*rows, self._row("B", movement, name, at, args={"fused": event.detail})]
+                begin = self._row("B", movement, name, at, args={"fused": event.detail})
+                return [self._row("E", "QUEUE", name, at), *self._mark(name, at), begin]
             case What.END:
                 if name in self._submitted:  # it failed before it was agreed on
                     return []
-                inner = movement if name in self._moving else "QUEUE"
-                self._moving.discard(name)
                 self._ended_us[name] = at
                 last = self._row("E", operation, name, at, args=_shape_of(event.request, event.detail))
-                return [self._row("E", inner, name, at), last]
+                if name in self._moving:
+                    self._moving.discard(name)
+                    return [self._row("E", movement, name, at), last]
+                return [*self._mark(name, at), self._row("E", "QUEUE", name, at), last]  # its data came with arrivals
 
     def _negotiation(self, event: Event, arrivals: list[Event]) -> list[dict[str, object]]:
         """From the first rank's arrival, with a tick for each rank's."""
@@ -122,6 +121,9 @@ class Timeline:
         begin = ticks[0][0] if ticks else max(self._us(event), earliest)
         rows.append(self._row("B", f"NEGOTIATE_{_operation(event.request)}", name, begin))
         return rows + [self._row("X", str(rank), name, at, dur=0) for at, rank in ticks]
+
+    def _mark(self, name: str, at: int) -> list[dict[str, object]]:
+        return [self._row("i", "CYCLE_START", name, at, s="g")] if self._marks else []
 
     def _us(self, event: Event) -> int:
         return max(0, event.time_ns - self._start_ns) // 1000

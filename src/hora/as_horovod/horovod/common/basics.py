@@ -6,7 +6,12 @@ from typing import Any
 
 from hora.engine import session
 
-__all__ = ["HorovodBasics"]
+__all__ = ["HorovodBasics", "sycl_built"]
+
+
+def sycl_built() -> bool:
+    """False: Intel's GPUs are not used."""
+    return False
 
 
 class HorovodBasics:
@@ -14,6 +19,8 @@ class HorovodBasics:
 
     def __init__(self, *library: str) -> None:
         pass
+
+    sycl_built = staticmethod(sycl_built)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(session, name)

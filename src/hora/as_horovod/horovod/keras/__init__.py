@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import hora.keras as _hora
 from hora.keras import *  # noqa: F403
 
-from . import callbacks, elastic, older  # type: ignore[no-redef]  # reached as attributes by scripts
+from ..common.basics import sycl_built
+from . import older
 
-__all__ = [*_hora.__all__, "callbacks", "elastic", "older"]
+# Hora has modules of these names too, which an ordinary import would find in their place.
+callbacks, elastic = (import_module(f"{__name__}.{name}") for name in ("callbacks", "elastic"))
+
+__all__ = [*_hora.__all__, "callbacks", "elastic", "older", "sycl_built"]
 
 older.understand()

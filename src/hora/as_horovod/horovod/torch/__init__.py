@@ -5,6 +5,7 @@ from __future__ import annotations
 import hora.torch as _hora
 from hora.torch import *  # noqa: F403
 
+from ..common.basics import sycl_built
 from . import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm  # reached as attributes by scripts
 from .functions import allgather_object as allgather_object
 from .functions import broadcast_object as broadcast_object
@@ -12,4 +13,13 @@ from .functions import broadcast_optimizer_state as broadcast_optimizer_state
 from .mpi_ops import poll as poll
 from .optimizer import DistributedOptimizer as DistributedOptimizer
 
-__all__ = [*_hora.__all__, "compression", "elastic", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
+__all__ = [
+    *_hora.__all__,
+    "compression",
+    "elastic",
+    "functions",
+    "mpi_ops",
+    "optimizer",
+    "sycl_built",
+    "sync_batch_norm",
+]

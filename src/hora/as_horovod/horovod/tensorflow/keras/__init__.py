@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import hora.keras as _hora
 from hora.keras import *  # noqa: F403
 
+from ...common.basics import sycl_built
 from ...keras import older
-from . import callbacks, elastic  # type: ignore[no-redef]  # reached as attributes by scripts
 
-__all__ = [*_hora.__all__, "callbacks", "elastic"]
+# Hora has modules of these names too, which an ordinary import would find in their place.
+callbacks, elastic = (import_module(f"{__name__}.{name}") for name in ("callbacks", "elastic"))
+
+__all__ = [*_hora.__all__, "callbacks", "elastic", "sycl_built"]
 
 older.understand()
