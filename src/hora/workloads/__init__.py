@@ -1,8 +1,9 @@
 """Training jobs that this field measures itself by, each to be read top to bottom and copied.
 
 A workload is a folder: ``options.py`` (what can be set; imports no framework), ``model.py``, ``data.py`` and
-``train.py`` with ``train(options)``, the loop. What the loops share is beside them: ``options`` (flags that all have),
-``workers`` (those that a process plays), ``run`` (where a run is, what it keeps and tells) and what that is made of.
+``train.py`` with ``train(options)``, the loop; ``keras_model.py`` and ``keras_train.py`` are the same in Keras. What
+the loops share is beside them: ``options`` (flags that all have), ``workers`` (those that a process plays), ``run`` and
+``keras_run`` (where a run is, what it keeps and tells) and what these are made of.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from hora.errors import EnvironmentUnfit
 from hora.workloads.options import Options
 
 __all__ = ["WORKLOADS", "Options", "options_of", "train_of"]
@@ -34,7 +36,14 @@ def options_of(name: str) -> type[Options]:
     return found
 
 
-def train_of(name: str) -> Callable[[Any], dict[str, Any]]:
+def train_of(name: str, framework: str = "torch") -> Callable[[Any], dict[str, Any]]:
     """The function that trains a workload, given its options; returns the final metrics."""
-    found: Callable[[Any], dict[str, Any]] = importlib.import_module(f"hora.workloads.{name}.train").train
+    module = "train"
+    if framework == "keras":
+        module = "keras_train"
+        try:
+            importlib.import_module("hora.keras")
+        except ImportError as error:
+            raise EnvironmentUnfit(f"--framework keras: {error}") from None
+    found: Callable[[Any], dict[str, Any]] = importlib.import_module(f"hora.workloads.{name}.{module}").train
     return found

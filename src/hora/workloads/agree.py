@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import hora.torch as hvd
+from hora.engine import session
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, HoraError, UsageError
+from hora.ops.objects import allgather_object, broadcast_object
 
 __all__ = ["everywhere", "on_first", "same"]
 
@@ -22,13 +23,13 @@ _Report = tuple[str, str] | None  # an error's kind and words
 def everywhere(function: Callable[..., T], *arguments: Any) -> T:
     """Call a function on every rank. If it fails on any, every rank raises an error of that kind that says where.
 
-    >>> hvd.init()
+    >>> session.init()
     >>> everywhere(len, "abc")
     3
-    >>> hvd.shutdown()
+    >>> session.shutdown()
     """
     result, failure = _attempt(function, arguments)
-    reports: list[_Report] = hvd.allgather_object(failure, name="hora.everywhere")
+    reports: list[_Report] = allgather_object(failure, name="hora.everywhere")
     failed = {rank: report for rank, report in enumerate(reports) if report is not None}
     if failed:
         kind, text = next(iter(failed.values()))
@@ -40,13 +41,13 @@ def everywhere(function: Callable[..., T], *arguments: Any) -> T:
 def on_first(function: Callable[..., T], *arguments: Any) -> T:
     """Call a function on rank 0 only; all ranks get what it returns, or raise what it raised.
 
-    >>> hvd.init()
+    >>> session.init()
     >>> on_first(len, "abc")
     3
-    >>> hvd.shutdown()
+    >>> session.shutdown()
     """
-    own = _attempt(function, arguments) if hvd.rank() == 0 else None
-    result, failure = hvd.broadcast_object(own, root_rank=0, name="hora.on_first")
+    own = _attempt(function, arguments) if session.rank() == 0 else None
+    result, failure = broadcast_object(own, root_rank=0, name="hora.on_first")
     if failure is not None:
         kind, text = failure
         raise _KINDS[kind](text)
@@ -57,11 +58,11 @@ def on_first(function: Callable[..., T], *arguments: Any) -> T:
 def same(facts: Mapping[str, Any]) -> None:
     """Refuse to go on, on every rank, unless all of them have the same facts.
 
-    >>> hvd.init()
+    >>> session.init()
     >>> same({"samples": 60000})
-    >>> hvd.shutdown()
+    >>> session.shutdown()
     """
-    gathered: list[Mapping[str, Any]] = hvd.allgather_object(dict(facts), name="hora.same")
+    gathered: list[Mapping[str, Any]] = allgather_object(dict(facts), name="hora.same")
     for name in facts:
         values = {rank: repr(theirs.get(name)) for rank, theirs in enumerate(gathered)}
         if len(set(values.values())) > 1:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 FILE = "run.json"
 State = Literal["running", "done", "failed", "interrupted"]
 
-_PACKAGES = ("torch", "numpy", "tensorflow", "jax", "mpi4py")
+_PACKAGES = ("torch", "numpy", "tensorflow", "tensorflow-cpu", "keras", "jax", "mpi4py")
 _GIT_S = 2.0
 
 

@@ -1,33 +1,22 @@
 """A run's checkpoints: where they go, which to go on from, and that two runs do not get mixed up in one folder.
 
-Used on rank 0. The files are plain torch files that ``torch.load(weights_only=True)`` reads without Hora; that they are
-whole is the store's business (``hora.checkpoint``).
+Used on rank 0. What a file is made of is the framework's (``run``, ``keras_run``); that it is whole is the store's
+business (``hora.checkpoint``).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, BinaryIO
 
 from hora.checkpoint import Checkpoint, Store
 from hora.checkpoint.whole import replacing_path
-from hora.errors import DamagedCheckpoint, EnvironmentUnfit, UsageError
+from hora.errors import EnvironmentUnfit, UsageError
 
-__all__ = ["Keeper", "usual_name"]
-
-
-def usual_name(epoch: int, step: int, whole: bool) -> str:
-    """What a checkpoint is called, after so many epochs, or in the middle of one.
-
-    >>> usual_name(3, 1800, True), usual_name(3, 2000, False)
-    ('epoch-0003.pt', 'step-00002000.pt')
-    """
-    return f"epoch-{epoch:04d}.pt" if whole else f"step-{step:08d}.pt"
+__all__ = ["Keeper"]
 
 
 class Keeper:
@@ -38,9 +27,9 @@ class Keeper:
     >>> keeper = Keeper(Path(folder.name))
     >>> keeper.choose("auto", overwrite=False) is None
     True
-    >>> saved = keeper.save("epoch-0001.pt", {"epoch": 1}, position=100, facts={})
-    >>> keeper.load(keeper.choose("auto", overwrite=False))
-    {'epoch': 1}
+    >>> saved = keeper.save("epoch-0001.pt", lambda file: file.write(b"weights"), position=100, facts={})
+    >>> keeper.choose("auto", overwrite=False).name
+    'epoch-0001.pt'
     >>> folder.cleanup()
     """
 
@@ -94,23 +83,12 @@ class Keeper:
             checkpoint.path.with_name(checkpoint.path.name + ".json").unlink(missing_ok=True)
             checkpoint.path.unlink(missing_ok=True)
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """What is in a checkpoint."""
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}. Give another checkpoint.") from None
-        except Exception as error:  # what is not a torch file fails in the unpickler anywhere
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise DamagedCheckpoint(f"{path} is not a checkpoint of plain data: {reason}. Give another one.") from None
-        if not isinstance(content, dict):
-            raise DamagedCheckpoint(f"{path} holds a {type(content).__name__}, not a checkpoint. Give another one.")
-        return content
-
-    def save(self, name: str, content: Mapping[str, Any], *, position: float, facts: Mapping[str, Any]) -> Path:
+    def save(
+        self, name: str, write: Callable[[BinaryIO], object], *, position: float, facts: Mapping[str, Any]
+    ) -> Path:
         """Write one; whatever is killed meanwhile, what was there before still is."""
         try:
-            saved = self._store.save(name, lambda file: torch.save(content, file), position=position, facts=facts)
+            saved = self._store.save(name, write, position=position, facts=facts)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says
             raise EnvironmentUnfit(
                 f"the checkpoint {self.folder / name} could not be written: {error}. What was there before still is. "

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-import hora.torch as hvd
+from hora.engine import session
+from hora.ops.objects import allgather_object
 
 __all__ = ["Means", "accuracy", "checksum", "shard"]
 
@@ -41,12 +42,12 @@ def checksum(tensor: Tensor) -> int:
 def shard(samples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
     """This rank's part of a validation set, batch by batch: every sample is some rank's, and of one only.
 
-    >>> hvd.init()
+    >>> session.init()
     >>> [indices.tolist() for indices in shard(5, 2)]
     [[0, 1], [2, 3], [4]]
-    >>> hvd.shutdown()
+    >>> session.shutdown()
     """
-    mine = np.arange(hvd.rank(), samples, hvd.size())
+    mine = np.arange(session.rank(), samples, session.size())
     for start in range(0, len(mine), batch):
         yield mine[start : start + batch]
 
@@ -104,7 +105,7 @@ class Means:
         """(sum, samples) of everything, over all workers; all ranks call it together."""
         self.settle()
         everything: dict[str, tuple[float, int]] = {}
-        for sums in hvd.allgather_object(self._sums, name="hora.means"):
+        for sums in allgather_object(self._sums, name="hora.means"):
             for name, (total, count) in sums.items():
                 before, samples = everything.get(name, (0.0, 0))
                 everything[name] = before + total, samples + count
@@ -113,4 +114,4 @@ class Means:
     def load_state(self, state: Mapping[str, tuple[float, int]]) -> None:
         """Go on from there: rank 0 carries what all had."""
         self.clear()
-        self._sums = {name: (total, int(count)) for name, (total, count) in state.items() if hvd.rank() == 0}
+        self._sums = {name: (total, int(count)) for name, (total, count) in state.items() if session.rank() == 0}

@@ -26,6 +26,7 @@ Decay = Annotated[str, Meta(description="How the rate falls, as in 'hora plan', 
 Precision = Literal["float32", "bf16"]
 Compression = Literal["none", "fp16", "bf16", "power_sgd", "top_k", "one_bit", "int8"]
 Last = Literal["drop", "keep"]
+Framework = Literal["torch", "keras"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +38,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     workload: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
+    framework: Annotated[
+        Framework, Meta(description="What computes: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")
+    ] = "torch"
     epochs: Epochs = 1.0
     batch: Batch = 32
     data: Annotated[str, Meta(description="Folder of the data set.  [default: data/WORKLOAD]")] = ""
@@ -60,12 +64,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     last: Annotated[
         Last, Meta(description="Whether an epoch ends with a smaller step for the samples left over, or without them.")
     ] = "drop"
-    precision: Annotated[Precision, Meta(description="bf16 computes under autocast.")] = "float32"
+    precision: Annotated[Precision, Meta(description="bf16 computes in bfloat16; weights stay float32.")] = "float32"
     compression: Annotated[Compression, Meta(description="Of gradients, between workers.")] = "none"
     loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 0
 
     inter_threads: Annotated[
-        int, Meta(ge=0, description="Threads of torch's inter-op pool, for each worker; 0: as torch has it.")
+        int, Meta(ge=0, description="Threads of the inter-op pool, for each worker; 0: as the framework has it.")
     ] = 0
 
     val_batch: Annotated[int, Meta(gt=0, description="Samples each worker takes at a time in validation.")] = 1000
@@ -113,7 +117,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise UsageError(f"{flag}: {what}. Change it; --help says what it takes.") from None
 
     def check(self) -> None:
-        """Refuse what can be refused before anything starts. A workload may refuse more."""
+        """Refuse what can be refused before anything starts. A workload may refuse more.
+
+        >>> Options.of({"framework": "keras", "emulate_workers": 4})
+        Traceback (most recent call last):
+        hora.errors.UsageError: --emulate-workers 4 with --framework keras: ...
+        """
+        if self.framework == "keras" and self.emulate_workers:
+            raise UsageError(
+                f"--emulate-workers {self.emulate_workers} with --framework keras: Keras has one set of statistics and "
+                "of random numbers a model, so a process is one worker. Leave it out, or train with --framework torch."
+            )
         self.plan(1 << 40, max(1, self.emulate_workers))
 
     def plan(self, samples: int, workers: int) -> Plan:

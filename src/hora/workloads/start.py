@@ -15,11 +15,13 @@ import msgspec
 
 from hora.checkpoint.whole import write_json
 from hora.config import env
+from hora.engine import session
+from hora.engine.process_set import global_process_set
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, UsageError
 from hora.workloads import train_of
 from hora.workloads.options import Options
 
-__all__ = ["own_gpu", "stop_at_nonsense", "train_here", "worker_folder"]
+__all__ = ["own_gpu", "quiet_tensorflow", "stop_at_nonsense", "train_here", "worker_folder"]
 
 _CODES: dict[type[Exception], int] = {
     UsageError: 2,
@@ -40,34 +42,45 @@ def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
     return {} if said else {"HORA_NONFINITE": "stop"}
 
 
+def quiet_tensorflow(variables: dict[str, str]) -> dict[str, str]:
+    """The variable that keeps TensorFlow from telling each worker how it was compiled, unless the user has set it.
+
+    >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})
+    ({'TF_CPP_MIN_LOG_LEVEL': '2'}, {})
+    """
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    return {} if name in variables else {name: "2"}
+
+
 def train_here(options: Options, *, launcher_draws: bool = False, independent: bool = False) -> int:
     """Train; the exit code. Rank 0 writes the final metrics to ``options.json``.
 
     With ``independent`` every worker trains by itself, on the same cores as otherwise: what the machine can do if
     communication costs nothing.
     """
-    import torch
-
-    import hora.torch as hvd
     from hora.workloads import progress
 
-    if options.inter_threads:
-        torch.set_num_interop_threads(options.inter_threads)
     marks = progress.launcher_draws() if launcher_draws else nullcontext()
     try:
         variables = stop_at_nonsense(dict(env.environ()))
+        if options.framework == "keras":
+            variables |= quiet_tensorflow(dict(env.environ()))
+        elif options.inter_threads:
+            import torch
+
+            torch.set_num_interop_threads(options.inter_threads)
         if independent:
             options, alone = _part(options)
             variables |= alone
         with env.during(**variables), marks:
-            result = train_of(options.workload)(options)
-            if options.json and hvd.rank() == 0:
+            result = train_of(options.workload, options.framework)(options)
+            if options.json and session.rank() == 0:
                 write_json(Path(options.json), result, "--json")
     except tuple(_CODES) as error:
         print(f"hora: {error}", file=sys.stderr, flush=True)
         return next(code for kind, code in _CODES.items() if isinstance(error, kind))
     finally:
-        hvd.shutdown()
+        session.shutdown()
     return 0
 
 
@@ -76,12 +89,10 @@ def _part(options: Options) -> tuple[Options, dict[str, str]]:
     worker's own (the first one's is the run's), and the variables that make the next ``init`` a world of one."""
     import torch
 
-    import hora.torch as hvd
-
-    hvd.init()
-    rank, local_rank = hvd.rank(), hvd.local_rank()
-    hvd.barrier()
-    hvd.shutdown()
+    session.init()
+    rank, local_rank = session.rank(), session.local_rank()
+    session.engine().barrier(global_process_set)
+    session.shutdown()
     alone = {"HORA_ALONE": "1", "HORA_TIMELINE": ""}
     if torch.cuda.device_count():
         alone["CUDA_VISIBLE_DEVICES"] = own_gpu(dict(env.environ()), torch.cuda.device_count(), local_rank)

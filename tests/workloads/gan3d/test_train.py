@@ -24,10 +24,9 @@ from hora.workloads.gan3d.weights import load_weights
 STEPS = 4  # two epochs of two
 
 
-@pytest.fixture(scope="module")
-def showers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_blobs(folder: Path) -> Path:
     """Four events to train on and eight to test with, blobs of cells that hold what the fit says."""
-    folder = tmp_path_factory.mktemp("showers")
+    folder.mkdir(parents=True, exist_ok=True)
     x, y, z = np.meshgrid(*[np.arange(25)] * 3, indexing="ij")
     for number, energy in enumerate(
         [[50.0, 150.0, 250.0, 350.0], [99.0, 101.0, 198.0, 202.0, 301.0, 303.0, 400.0, 404.0]]
@@ -40,6 +39,11 @@ def showers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_showers(folder / f"EleEscan_{number}.h5", cells.astype(np.float32), np.array(energy, np.float32))
     mark_generated(folder, generator="blobs")
     return folder
+
+
+@pytest.fixture(scope="module")
+def showers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_blobs(tmp_path_factory.mktemp("showers"))
 
 
 SMALL = {"batch": 1, "epochs": 2.0, "test_events": 2, "analysis": True}

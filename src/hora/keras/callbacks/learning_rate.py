@@ -22,7 +22,7 @@ from hora.keras.adapter import to_numpy
 from hora.keras.optimizer import innermost
 from hora.schedule.warmup import Rates, Warmup
 
-__all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
+__all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback", "scale_velocity"]
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -117,7 +117,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 " schedule of Keras. Two schedules would contradict each other. Give the optimizer a number."
             ) from error
         if self.momentum_correction and before:
-            _scale_velocity(optimizer, _rate(optimizer) / before)
+            scale_velocity(optimizer, _rate(optimizer) / before)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -162,7 +162,7 @@ def _rate(optimizer: Any) -> float:
     return float(to_numpy(optimizer.learning_rate))
 
 
-def _scale_velocity(optimizer: Any, ratio: float) -> None:
+def scale_velocity(optimizer: Any, ratio: float) -> None:
     """Multiply what SGD and RMSprop remember of earlier steps, into which the rate is folded."""
     inner = innermost(optimizer)
     if getattr(inner, "momentum", 0.0):

@@ -14,7 +14,7 @@ import torch
 import hora.torch as hvd
 from hora.workloads.gan3d.analysis import Errors, errors, near_a_bin, tally
 from hora.workloads.gan3d.data import GEV, Showers
-from hora.workloads.gan3d.game import Game
+from hora.workloads.gan3d.game import Trained
 from hora.workloads.gan3d.history import NETWORKS, Losses
 from hora.workloads.gan3d.losses import PARTS, sample, weighted
 from hora.workloads.gan3d.model import Judgement
@@ -26,22 +26,21 @@ __all__ = ["analyse", "losses_on"]
 _TEST, _ANALYSIS = 0x7E57, 0xA7A1  # set their random numbers apart from others of the same seed
 
 
-def losses_on(game: Game, showers: Showers, autocast: AbstractContextManager[Any]) -> Losses:
+def losses_on(game: Trained, showers: Showers, autocast: AbstractContextManager[Any]) -> Losses:
     """The losses on test events, all or the first few: the discriminator's on them and on as many generated
     ones, the generator's on twice as many."""
     options = game.options
     events = min(options.test_events or len(showers), len(showers))
     noise, energy = sample(3 * events, options.latent, _stream(options.seed, _TEST))
-    game.discriminator.eval()
     sums = torch.zeros(len(NETWORKS), len(PARTS), dtype=torch.float64)
     for indices in shard(events, options.batch):
         batch, mine = showers.batch(indices), torch.from_numpy(indices)
         ones, zeros = torch.ones(len(mine)), torch.zeros(len(mine))
-        with torch.no_grad(), autocast:
-            losses = [game.judged(batch.showers, Judgement(ones, batch.energy, batch.ecal))]
+        with autocast:
+            losses = [game.examined(batch.showers, Judgement(ones, batch.energy, batch.ecal))]
             for part, labels in enumerate((zeros, ones, ones)):
                 at = mine + part * events
-                losses.append(game.judged(game.generated(noise[at]), game.wanted(labels, energy[at])))
+                losses.append(game.examined(game.generated(noise[at]), game.wanted(labels, energy[at])))
         judging, deceiving = torch.cat(losses[:2]), torch.cat(losses[2:])
         sums += torch.stack([deceiving.sum(0), judging.sum(0)]).double().cpu()
     means = hvd.allreduce(sums, op=hvd.Sum, name="test") / (2 * events)  # Hora 5
@@ -49,7 +48,7 @@ def losses_on(game: Game, showers: Showers, autocast: AbstractContextManager[Any
     return {name: [float(total), *row.tolist()] for name, total, row in zip(NETWORKS, totals, means, strict=True)}
 
 
-def analyse(game: Game, showers: Showers, autocast: AbstractContextManager[Any]) -> Errors | None:
+def analyse(game: Trained, showers: Showers, autocast: AbstractContextManager[Any]) -> Errors | None:
     """How much generated showers look like the test events of their energy; None if none is near a bin's middle."""
     options, energy_gev = game.options, showers.energy_gev
     near = np.flatnonzero(near_a_bin(torch.from_numpy(energy_gev)).numpy())

@@ -5,6 +5,8 @@ Random numbers are those of the worker whose turn it is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -13,10 +15,29 @@ from hora.workloads.gan3d.losses import each, ecal_of, flipped, sample
 from hora.workloads.gan3d.model import Discriminator, Generator, Judgement
 from hora.workloads.gan3d.options import Options
 
-__all__ = ["Game"]
+__all__ = ["Game", "Trained"]
 
 
-class Game:
+class Trained(ABC):
+    """Both networks as they are after training, in whichever framework: what tests ask of them."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    @abstractmethod
+    def generated(self, noise: Tensor) -> Tensor:
+        """Showers, by the statistics of training and without gradients."""
+
+    @abstractmethod
+    def examined(self, showers: Tensor, wanted: Judgement) -> Tensor:
+        """How wrong the discriminator is about these showers, by the statistics of training."""
+
+    def wanted(self, labels: Tensor, energy: Tensor) -> Judgement:
+        """What the discriminator should say of generated showers."""
+        return Judgement(labels, energy, ecal_of(energy, self.options.ecal_fit, self.options.xscale))
+
+
+class Game(Trained):
     """
     >>> game = Game(Generator(8), Discriminator(), Options(latent=8))
     >>> real = Batch(torch.rand(2, 1, 25, 25, 25), torch.rand(2), torch.rand(2))
@@ -25,7 +46,8 @@ class Game:
     """
 
     def __init__(self, generator: Generator, discriminator: Discriminator, options: Options) -> None:
-        self.generator, self.discriminator, self.options = generator, discriminator, options
+        super().__init__(options)
+        self.generator, self.discriminator = generator, discriminator
         self.device = next(generator.parameters()).device
 
     def judge_real(self, batch: Batch) -> Tensor:
@@ -47,15 +69,15 @@ class Game:
         return self.judged(showers, self.wanted(torch.ones(len(energy)), energy))
 
     def generated(self, noise: Tensor) -> Tensor:
-        """Showers, by the statistics of training and without gradients."""
         self.generator.eval()
         with torch.no_grad():
             showers: Tensor = self.generator(noise.to(self.device))
         return showers
 
-    def wanted(self, labels: Tensor, energy: Tensor) -> Judgement:
-        """What the discriminator should say of generated showers."""
-        return Judgement(labels, energy, ecal_of(energy, self.options.ecal_fit, self.options.xscale))
+    def examined(self, showers: Tensor, wanted: Judgement) -> Tensor:
+        self.discriminator.eval()
+        with torch.no_grad():
+            return self.judged(showers, wanted)
 
     def judged(self, showers: Tensor, wanted: Judgement) -> Tensor:
         """How wrong the discriminator is about these showers."""

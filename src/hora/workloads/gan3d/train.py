@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psutil
@@ -18,10 +19,11 @@ import hora.torch as hvd
 from hora.data.loader import Loader
 from hora.errors import EnvironmentUnfit
 from hora.workloads.agree import everywhere, on_first
+from hora.workloads.base_run import BaseRun
 from hora.workloads.gan3d.analysis import Errors
 from hora.workloads.gan3d.data import Batch, Data, load
 from hora.workloads.gan3d.evaluate import analyse, losses_on
-from hora.workloads.gan3d.game import Game
+from hora.workloads.gan3d.game import Game, Trained
 from hora.workloads.gan3d.history import COLUMNS, NETWORKS, Losses, loss_table, noted, write_history
 from hora.workloads.gan3d.losses import weighted
 from hora.workloads.gan3d.model import Discriminator, Generator, frozen
@@ -86,19 +88,7 @@ def train(options: Options) -> dict[str, Any]:
             on_first(write_weights, run, game, epoch)
             run.say(f"The {epoch} epoch took {time.perf_counter() - began} seconds")
 
-            run.say(f"\nTesting for epoch {epoch + 1}:")
-            means = run.means()
-            trained = {name: [means[f"{name}_{column}"] for column in COLUMNS] for name in NETWORKS}
-            tested = losses_on(game, data.test, run.autocast())
-            run.say(loss_table(trained, tested))
-            errors = None
-            if options.analysis:
-                run.say("Analysing............")
-                errors = analyse(game, data.test, run.autocast())
-                run.say(errors.text() if errors else "no test event has an energy near 100, 200, 300 or 400 GeV")
-            run.extra["history"] = noted(run.extra.get("history", {}), epoch, trained, tested, errors)
-            on_first(keep, write_history, options.out_folder, run.extra["history"])
-            run.validated(metrics(tested, errors))
+            test(run, game, data, epoch, run.autocast())
     return run.result()
 
 
@@ -122,6 +112,23 @@ def update(
             values["loss"] = loss  # what records and reports call the loss of a run
         run.count(len(batch.energy), **values)
     optimizers[name].step()
+
+
+def test(run: BaseRun, game: Trained, data: Data, epoch: int, autocast: AbstractContextManager[Any]) -> None:
+    """What is found out, told and kept after an epoch, on all ranks."""
+    run.say(f"\nTesting for epoch {epoch + 1}:")
+    means = run.means()
+    trained = {name: [means[f"{name}_{column}"] for column in COLUMNS] for name in NETWORKS}
+    tested = losses_on(game, data.test, autocast)
+    run.say(loss_table(trained, tested))
+    errors = None
+    if game.options.analysis:
+        run.say("Analysing............")
+        errors = analyse(game, data.test, autocast)
+        run.say(errors.text() if errors else "no test event has an energy near 100, 200, 300 or 400 GeV")
+    run.extra["history"] = noted(run.extra.get("history", {}), epoch, trained, tested, errors)
+    on_first(keep, write_history, game.options.out_folder, run.extra["history"])
+    run.validated(metrics(tested, errors))
 
 
 def optimizer_of(options: Options, network: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -161,7 +168,7 @@ def keep(write: Callable[..., None], *arguments: Any) -> None:
         ) from None
 
 
-def tell_start(run: Run, data: Data, seconds: float) -> None:
+def tell_start(run: BaseRun, data: Data, seconds: float) -> None:
     """Upstream's lines before the first epoch. Two of them are every rank's."""
     for name in ("discriminator", "generator"):
         run.say(f"[INFO] Building {name}")

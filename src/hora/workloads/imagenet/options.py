@@ -89,5 +89,11 @@ class Options(base.Options, frozen=True, kw_only=True):
                 f"--resize {self.resize} is less than --image-size {self.image_size}, so validation has no such centre "
                 f"to cut out. Give --resize {round(self.image_size * 8 / 7)} or so."
             )
+        if self.framework == "keras" and self.optimizer == "lars":
+            given = "--schedule lars" if self.schedule == "lars" else "--optimizer lars"
+            raise UsageError(
+                f"{given} with --framework keras: Keras has no LARS. Give --optimizer lamb with its rate, --lr; or "
+                "train with --framework torch."
+            )
         if self.evaluate and self.resume == "no" and not self.weights:
             raise UsageError("--evaluate needs something to validate. Give --resume CHECKPOINT or --weights FILE.")

@@ -80,6 +80,11 @@ class Options(base.Options, frozen=True, kw_only=True):
 
     def check(self) -> None:
         super().check()
+        if self.framework != "torch":
+            raise UsageError(
+                f"--framework {self.framework}: the synthetic workload is of torch. Leave it out, or measure with "
+                f"'hora bench train --framework {self.framework}'."
+            )
         for name, flag in (("emulate_workers", "--emulate-workers"), ("accumulate", "--accumulate")):
             if getattr(self, name) > 1:
                 raise UsageError(
