@@ -104,11 +104,8 @@ def test_train(tmp_path: Path) -> None:
     assert "MNIST CNN" in done.stdout and "161 gradients" in done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "framework",
-    [pytest.param("tensorflow", marks=pytest.mark.long), pytest.param("keras", marks=pytest.mark.long), "jax"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["tensorflow", "keras", "jax"])
 def test_train_in_other_frameworks(tmp_path: Path, framework: str) -> None:
     """Each is found to take the step of the mean gradient before it is timed."""
     if importlib.util.find_spec(framework) is None:

@@ -99,7 +99,7 @@ def test_an_interrupted_launcher(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) 
         _gone(two_hosts, words)
 
 
-@pytest.mark.parametrize("where", ["login", "h1"])
+@pytest.mark.parametrize("where", [pytest.param("login", marks=pytest.mark.long), "h1"])
 def test_a_cut_link_during_a_large_allreduce(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, where: str) -> None:
     h2 = two_hosts["h2"]
     with h2.limited("400mbit"), started(two_hosts, tmp_path, 40, where) as job:  # almost a second each

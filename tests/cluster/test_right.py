@@ -75,6 +75,7 @@ def test_hora_run_in_a_batch_script(slurm: Slurm) -> None:
     assert job.exit_code == 0
 
 
+@pytest.mark.long
 def test_hora_run_in_salloc(slurm: Slurm) -> None:
     assert_right(slurm.salloc(TWO_BY_TWO, hora_run(*RIGHT), JOB_S))
 

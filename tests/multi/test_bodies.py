@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.multi.body import SIZES, all_bodies
@@ -38,8 +39,21 @@ def crews() -> Iterator[Crews]:
     crews.close()
 
 
+# What takes long, and is tried with fewer ranks as well.
+LONG = {
+    "shm-4-allreduce.every_dtype_and_op",
+    "gloo-3-allreduce.every_dtype_and_op",
+    "shm+gloo-4-adasum_optimizer.equals_a_simulation",
+}
+
+
+def _case(name: str, size: int, transport: str) -> Any:
+    case = f"{transport}-{size}-{name}"
+    return pytest.param(name, size, transport, id=case, marks=[pytest.mark.long] if case in LONG else [])
+
+
 CASES = [
-    pytest.param(name, size, transport, id=f"{transport}-{size}-{name}")
+    _case(name, size, transport)
     for transport in TRANSPORTS
     for size in SIZES
     for name, body in BODIES.items()

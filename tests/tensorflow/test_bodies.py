@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.multi.crew import Crew
@@ -51,8 +52,17 @@ def crews() -> Iterator[Crews]:
     crews.close()
 
 
+# What takes long, and is tried with two workers in shared memory as well.
+LONG = {f"{layout}-collectives.every_collective_on_every_type" for layout in ("shm-3", "gloo-2")}
+
+
+def _case(transport: str, size: int, name: str) -> Any:
+    case = f"{transport}-{size}-{name}"
+    return pytest.param(transport, size, name, id=case, marks=[pytest.mark.long] if case in LONG else [])
+
+
 CASES = [
-    pytest.param(transport, size, name, id=f"{transport}-{size}-{name}")
+    _case(transport, size, name)
     for (transport, size), subjects in LAYOUTS.items()
     for subject in subjects
     for name in names_in(f"tests.tensorflow.bodies.{subject}")

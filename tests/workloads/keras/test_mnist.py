@@ -29,7 +29,7 @@ print(float(loss), float(accuracy))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(4 * TIMEOUT_S)
 def test_a_users_way(tmp_path: Path) -> None:
     """Trained by two workers, which are asked to leave in the middle and go on; the file is Keras's."""

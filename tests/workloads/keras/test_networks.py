@@ -16,6 +16,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     yield Jobs("tests.workloads.keras.bodies_networks", folder, folder, timeout_s=200)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(220)  # on a busy machine; a quiet one needs 35
 @pytest.mark.parametrize(("backend", "workers", "body"), cases(Path(__file__).with_name("bodies_networks.py")))
 def test_body(jobs: Jobs, backend: str, workers: int, body: str) -> None:
