@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hora.errors import HorovodInternalError
+from hora.transport import exchange
 from hora.transport.arithmetic import adasum, reduce_parts
 from hora.transport.base import Buffer, DType, ReduceOp
 
@@ -95,6 +96,32 @@ def test_allreduce_fused_and_alone_small_and_large(dtype: DType) -> None:
         return wrong
 
     assert run(body) == [[]] * SIZE
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32, DType.INT64])
+def test_large_vectors_go_in_pieces(monkeypatch: pytest.MonkeyPatch, dtype: DType, size: int) -> None:
+    """In place and not, one vector and several; the last piece is whole, or a rest, or must be padded."""
+    monkeypatch.setattr(exchange, "_PIECE_BYTES", 8192)
+    ranks = tuple(range(size))
+    whole = 6 * size * 8192 // dtype.itemsize
+    how = {"op": ReduceOp.AVERAGE, "members": ranks, "contributors": ranks, "prescale": 1.0, "postscale": 1.0}
+
+    def body(mover: GlooMover, rank: int) -> list[str]:
+        wrong = []
+        for chosen in ([whole], [whole + size], [whole + 1], [whole - 1], [3, whole, 10_001]):
+            for in_place in (True, False):
+                arrays = [sample(dtype, rank, count) for count in chosen]
+                outputs = arrays if in_place else [np.empty_like(array) for array in arrays]
+                mover.allreduce([buffer(a, dtype) for a in arrays], [buffer(o, dtype) for o in outputs],
+                                divisor=size, **how)  # fmt: skip
+                for count, output in zip(chosen, outputs, strict=True):
+                    parts = [sample(dtype, r, count) for r in ranks]
+                    if output.tobytes() != reduce_parts(parts, dtype, how["op"], 1.0, 1.0, size).tobytes():
+                        wrong.append(f"{count} of {chosen}, in place: {in_place}")
+        return wrong
+
+    assert run(body, size) == [[]] * size
 
 
 def test_adasum_works_by_tensor() -> None:
