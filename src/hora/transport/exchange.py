@@ -20,7 +20,7 @@ from hora.transport.base import Buffer, DType, Finish, ReduceOp
 from hora.transport.kernels import reduce_parts
 from hora.transport.scratch import Scratch, unpack
 
-__all__ = ["SMALL_BYTES", "ExchangeMover", "done"]
+__all__ = ["SMALL_BYTES", "ExchangeMover", "done", "pieces"]
 
 SMALL_BYTES = 16 * 2**10
 _PIECE_BYTES = 512 << 10  # to each peer at a time; holds whole elements of every type
@@ -170,7 +170,7 @@ class ExchangeMover(ABC):
 
             return finish
 
-        _in_turns(begin, _pieces(packed.size, 2 * _PIECE_BYTES))
+        _in_turns(begin, pieces(packed.size, 2 * _PIECE_BYTES))
         if not alone:
             unpack(packed, targets)
 
@@ -194,7 +194,7 @@ class ExchangeMover(ABC):
             mine = reduce_parts(parts, dtype, op, prescale, postscale, divisor).view("uint8")
             return self._start_gather(mine, result[piece], shares, ranks)
 
-        _in_turns(begin, _pieces(packed.size, number * _PIECE_BYTES))
+        _in_turns(begin, pieces(packed.size, number * _PIECE_BYTES))
         if not alone:
             unpack(packed, targets)
 
@@ -212,18 +212,19 @@ class ExchangeMover(ABC):
             low += size
 
 
-def _pieces(size: int, largest: int) -> Iterator[slice]:
-    """
-    >>> list(_pieces(5, 2))
+def pieces(size: int, largest: int) -> Iterator[slice]:
+    """Where to cut that many bytes, so that no piece is larger.
+
+    >>> list(pieces(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     return (slice(low, min(low + largest, size)) for low in range(0, size, largest))
 
 
-def _in_turns(begin: Callable[[int, slice], Finish], pieces: Iterator[slice]) -> None:
+def _in_turns(begin: Callable[[int, slice], Finish], cuts: Iterator[slice]) -> None:
     """Begin them one after the other, and finish each before ``_AHEAD`` others have begun."""
     under_way: deque[Finish] = deque()
-    for turn, piece in enumerate(pieces):
+    for turn, piece in enumerate(cuts):
         if len(under_way) == _AHEAD:
             under_way.popleft()()
         under_way.append(begin(turn, piece))

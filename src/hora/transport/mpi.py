@@ -21,7 +21,7 @@ from typing import Any
 from hora.errors import EnvironmentUnfit, HorovodInternalError
 from hora.transport.arithmetic import Array
 from hora.transport.base import Finish
-from hora.transport.exchange import ExchangeMover, done
+from hora.transport.exchange import ExchangeMover, done, pieces
 from hora.transport.scratch import Scratch
 
 __all__ = ["MpiMover", "finish"]
@@ -196,5 +196,4 @@ def _parts(array: Array, sizes: Sequence[int]) -> list[Array]:
 
 def _pieces(array: Array) -> Iterator[Array]:
     """The array cut into messages."""
-    for low in range(0, array.size, _MOST_BYTES):
-        yield array[low : low + _MOST_BYTES]
+    return (array[piece] for piece in pieces(array.size, _MOST_BYTES))

@@ -67,9 +67,9 @@ class BaseRun(ABC):
         best: str,
         highest: bool,
         quiet: bool,
-        fields: Callable[[], Mapping[str, Any]],
         names: Callable[[int, int, bool], str],
-        best_name: str,
+        fields: Callable[[], Mapping[str, Any]] = dict,
+        best_name: str = "",
     ) -> None:
         self.options, self.plan, self.generated = options, plan, generated
         self._total, self._ranks, self._fields, self._names, self._quiet = workers, ranks, fields, names, quiet

@@ -26,7 +26,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -53,13 +53,12 @@ from hora.workloads.base_run import BaseRun
 from hora.workloads.keras_backend import TorchStream, arrays, compression, on_torch, prepare, threads_wanted
 from hora.workloads.metrics import Means
 from hora.workloads.options import Options
-from hora.workloads.order import random_seed
+from hora.workloads.order import worker_seed
 
 __all__ = ["KerasRun", "arrays", "compression", "prepare", "usual_name"]
 
 T = TypeVar("T")
 
-_WORKERS = 0x57  # sets the workers' streams of random numbers apart from others of the same seed
 _OURS = "hora"  # what Hora's attribute and group in a file are called
 
 
@@ -85,9 +84,6 @@ class KerasRun(BaseRun):
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
         quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
-        fields: More to put into a checkpoint, plain data; called on rank 0.
-        names: A checkpoint's file name from (finished epochs, step, whether at an epoch's end).
-        best_name: A second name for the best checkpoint.
 
     Attributes:
         callback: for ``model.fit``, after all others.
@@ -113,9 +109,6 @@ class KerasRun(BaseRun):
         best: str = "val_accuracy",
         highest: bool = True,
         quiet: bool = False,
-        fields: Callable[[], Mapping[str, Any]] = dict,
-        names: Callable[[int, int, bool], str] = usual_name,
-        best_name: str = "",
     ) -> None:
         self._models: dict[str, Any] = dict(models) if isinstance(models, Mapping) else {"": models}
         own = {name: model.optimizer for name, model in self._models.items() if getattr(model, "optimizer", None)}
@@ -134,9 +127,9 @@ class KerasRun(BaseRun):
         variables = {id(v): v for model in self._models.values() for v in model.variables}
         self._random = [v for v in variables.values() if str(v.name).startswith("seed_generator_state")]
         for number, variable in enumerate(self._random):
-            seed = random_seed(options.seed, _WORKERS, hvd.rank(), number) % 2**31
+            seed = worker_seed(options.seed, hvd.rank(), number) % 2**31
             variable.assign(np.array([seed, 0], to_numpy(variable).dtype))
-        self._stream = TorchStream(random_seed(options.seed, _WORKERS, hvd.rank())) if on_torch() else None
+        self._stream = TorchStream(worker_seed(options.seed, hvd.rank())) if on_torch() else None
         self._rate: float | None = None  # of the optimizers, if it is known
         self._came: list[float] = []  # when the batches of this epoch were there
         self._failed: HoraError | None = None  # what went wrong with the next
@@ -145,8 +138,8 @@ class KerasRun(BaseRun):
         here = hvd.rank()
         super().__init__(
             options, plan, hvd.size(), range(here, here + 1), generated=generated, best=best, highest=highest,
-            facts={"KERAS_BACKEND": keras.config.backend(), **dict(facts or {})}, quiet=quiet, fields=fields,
-            names=names, best_name=best_name,
+            facts={"KERAS_BACKEND": keras.config.backend(), **dict(facts or {})}, quiet=quiet,
+            names=usual_name,
         )  # fmt: skip
         if self.loaded:
             self._share()

@@ -18,7 +18,9 @@ from hora.data.sampler import Sampler
 from hora.errors import UsageError
 from hora.workloads.options import Options
 
-__all__ = ["Order", "random_seed"]
+__all__ = ["Order", "random_seed", "worker_seed"]
+
+_WORKERS = 0x57  # sets the workers' streams of random numbers apart from others of the same seed
 
 
 def random_seed(*numbers: int) -> int:
@@ -28,6 +30,15 @@ def random_seed(*numbers: int) -> int:
     True
     """
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1  # torch takes 63 bits
+
+
+def worker_seed(seed: int, rank: int, *more: int) -> int:
+    """A seed for the random numbers that a worker computes with, such as those of dropout.
+
+    >>> worker_seed(42, 0) != worker_seed(42, 1)
+    True
+    """
+    return random_seed(seed, _WORKERS, rank, *more)
 
 
 class Order:

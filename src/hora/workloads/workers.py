@@ -21,11 +21,9 @@ from torch.nn.modules.batchnorm import _NormBase
 import hora.torch as hvd
 from hora.errors import UsageError
 from hora.workloads.options import Options
-from hora.workloads.order import random_seed
+from hora.workloads.order import worker_seed
 
 __all__ = ["Worker", "Workers", "device_of_this_worker"]
-
-_WORKERS = 0x57  # sets the workers' streams of random numbers apart from others of the same seed
 
 
 def device_of_this_worker() -> torch.device:
@@ -77,7 +75,7 @@ class Workers:
         own = [{name: getattr(module, place) for module, place, name in self._slots}]  # the model's own
         own += [{name: tensor.clone() for name, tensor in own[0].items()} for _ in self.ranks[1:]]
         self._workers = [
-            Worker(self, rank, _seeded(random_seed(options.seed, _WORKERS, rank), self.device), statistics)
+            Worker(self, rank, _seeded(worker_seed(options.seed, rank), self.device), statistics)
             for rank, statistics in zip(self.ranks, own, strict=True)
         ]
 

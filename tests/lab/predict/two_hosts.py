@@ -19,7 +19,7 @@ from tests.cluster.hosts import Cluster
 from tests.cluster.sshd import Sshd
 
 HORA = [sys.executable, "-m", "hora"]
-LATENCY = "100us"  # of the namespaces' links: what a message takes through two of them and ssh's host, rounded up
+LATENCY = "100us"  # what somebody would write down for such a link
 # What `hora lab calibrate` calls a network, and how `hora train synthetic` trains the same.
 NETWORKS = {
     "resnet50": ["--model", "resnet50", "--image-size", "64", "--batch", "4", "--num-batches", "30"],
