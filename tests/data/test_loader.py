@@ -258,6 +258,29 @@ def test_signals_are_the_trainers_and_its_death_is_everybodys() -> None:
         )
 
 
+EARLY = """
+import os, signal, torch
+from tests.data.test_loader import Numbers, contents, expected, plans
+from hora.data.loader import Loader
+trainer, seed = os.getpid(), torch.manual_seed
+def interrupted(number):  # which a loader process calls before anything of ours
+    if os.getpid() != trainer:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return seed(number)
+torch.manual_seed = interrupted
+with Loader(Numbers(), plans, processes=2) as loader:
+    assert contents(loader.epoch(0)) == expected(0)
+os.kill(trainer, signal.SIGTERM)  # nothing is held any more
+"""
+
+
+def test_a_signal_to_a_process_that_has_only_begun() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, cwd=HERE, env=clean_environment(), timeout=60
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+
+
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()

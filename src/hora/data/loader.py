@@ -12,6 +12,7 @@ may want to save before it ends, and die with it, however it dies.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import math
@@ -35,6 +36,7 @@ __all__ = ["BatchPlan", "Dataset", "Loader", "empty"]
 T_co = TypeVar("T_co", covariant=True)
 
 _PR_SET_PDEATHSIG = 1
+_FOR_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class BatchPlan(NamedTuple):
@@ -113,7 +115,7 @@ class Loader(Generic[T_co]):
         if self._closed:
             raise UsageError("the loader is closed; its processes have ended. Make a new one.")
         self._ahead.start(epoch)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _signals_held():
             # More processes than cores, which was asked for; and a fork of a process that has threads.
             warnings.simplefilter("ignore")
             if self._torch is None:
@@ -234,10 +236,21 @@ def _same(batch: Any) -> Any:
     return batch
 
 
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """For a fork: what arrives before the child has said that it leaves signals to the trainer does not end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINER)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(trainer: int, mortal: bool, number: int) -> None:
-    """The first thing a loader process does."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    """The first thing of ours that a loader process does."""
+    for signum in _FOR_THE_TRAINER:
         signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_TRAINER)
     if mortal:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != trainer:  # it died in the meantime
