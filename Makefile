@@ -12,8 +12,10 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 python 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-# Modules are compiled when they are imported; most never are.
+# Modules are compiled when they are imported first; most never are. That must be kept, or every one of the hundreds of
+# processes that tests start compiles torch again, for four seconds.
 INSTALL := install --quiet --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 # Two files at a time; tests start several processes themselves.
 PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4 -m "not long"
 
