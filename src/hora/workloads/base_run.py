@@ -7,11 +7,13 @@ of theirs goes into a checkpoint. Nothing here computes with one.
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, BinaryIO, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -31,6 +33,8 @@ from hora.workloads.progress import State, metrics_text, teller
 from hora.workloads.record import Record
 
 __all__ = ["BaseRun"]
+
+T = TypeVar("T")
 
 _PLACES = ("data", "out", "json", "resume")
 
@@ -148,6 +152,32 @@ class BaseRun(ABC):
         """This process's batches of an epoch, in the order in which ``batches`` wants them; of the epoch under way,
         those that are left. Of another it is a pure function, for loaders that work ahead."""
         return self._order.plans(self._ranks, epoch)
+
+    def _steps(self, batches: Iterable[T], parts: int) -> Iterator[list[T]]:
+        """The batches of each step that is left of this epoch, so many of them. Sets the learning rate before each; at
+        the end BN statistics are the mean of all workers'."""
+        source = iter(batches)
+        self._separate()
+        self._clock.start()
+        for _ in range(self._order.steps_left):
+            self._set_rate()
+            asked = time.perf_counter()
+            taken = list(islice(source, parts))
+            self.data_s = time.perf_counter() - asked
+            if len(taken) < parts:
+                raise UsageError(
+                    f"step {self.step_number + 1} has {len(taken)} of its {parts} batches: the data ended."
+                )
+            self._taken = False
+            yield taken
+            if not self._taken:
+                raise UsageError("the loop did not call run.step() after a step. Call it after the optimizer's step.")
+        self._average()
+
+    def _set_rate(self) -> None:
+        """For the next step."""
+        self.lr = self.plan.lr_at_epoch(self._order.position)
+        self._put_rate()
 
     def count(self, samples: int, **values: Any) -> None:
         """Note the metrics of a batch: means over its samples."""
@@ -372,6 +402,10 @@ class BaseRun(ABC):
         )
 
     # ---- what a framework has to say ----
+
+    @abstractmethod
+    def _put_rate(self) -> None:
+        """Give the optimizers the learning rate ``lr``."""
 
     @abstractmethod
     def _average(self) -> None:

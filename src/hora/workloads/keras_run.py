@@ -27,7 +27,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -180,24 +179,9 @@ class KerasRun(BaseRun):
     def steps(self, batches: Iterable[T]) -> Iterator[list[T]]:
         """The batches of each step that is left of this epoch, for a loop without ``model.fit``: one, or several
         accumulated. Sets the learning rate; at the end BN statistics are the mean of all workers'."""
-        parts, source = self.options.accumulate, iter(batches)
-        self._separate()
-        self._clock.start()
-        for _ in range(self.steps_left):
+        for taken in self._steps(batches, self.options.accumulate):
             self._begin_batch()
-            self._set_rate()
-            asked = time.perf_counter()
-            taken = list(islice(source, parts))
-            self.data_s = time.perf_counter() - asked
-            if len(taken) < parts:
-                raise UsageError(
-                    f"step {self.step_number + 1} has {len(taken)} of its {parts} batches: the data ended."
-                )
-            self._taken = False
             yield taken
-            if not self._taken:
-                raise UsageError("the loop did not call run.step() after a step. Call it when the step is done.")
-        self._average()
 
     def step(self) -> None:
         """A step is done, on all ranks: note it, tell it, and leave with a checkpoint if the job was asked to end."""
@@ -214,9 +198,8 @@ class KerasRun(BaseRun):
             means.add(len(batch[1]), _numbers(model.test_on_batch(*batch, return_dict=True)))
         return means.reduced()
 
-    def _set_rate(self) -> None:
-        """For the next step. Keras folds the rate into the velocity of SGD, so that it follows the rate, as torch's."""
-        self.lr = self.plan.lr_at_epoch(self._order.position)
+    def _put_rate(self) -> None:
+        """Keras folds the rate into the velocity of SGD; make that follow the rate, as torch's does."""
         if self.lr != self._rate:
             self._rate = self.lr
             self._attach()

@@ -24,10 +24,8 @@ step. Nothing is half written, whatever is killed.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -131,27 +129,14 @@ class Run(BaseRun):
         """The batches of each step that is left of this epoch, each with the worker that takes it. Sets the learning
         rate, and puts the model into training mode; at the end BN statistics are the mean of all workers'."""
         turns = [worker for worker in self.workers for _ in range(self.options.accumulate)]
-        source = iter(batches)
-        self._separate()
         self.model.train()
-        self._clock.start()
-        for _ in range(self._order.steps_left):
-            self.lr = self.plan.lr_at_epoch(self._order.position)
-            for optimizer in self._optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = self.lr
-            asked = time.perf_counter()
-            taken = list(islice(source, len(turns)))
-            self.data_s = time.perf_counter() - asked
-            if len(taken) < len(turns):
-                raise UsageError(
-                    f"step {self.step_number + 1} has {len(taken)} of its {len(turns)} batches: the data ended."
-                )
-            self._taken = False
+        for taken in self._steps(batches, len(turns)):
             yield list(zip(turns, taken, strict=True))
-            if not self._taken:
-                raise UsageError("the loop did not call run.step() after a step. Call it after optimizer.step().")
-        self._average()
+
+    def _put_rate(self) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr
 
     def autocast(self) -> AbstractContextManager[Any]:
         """For the forward pass, in the precision that was asked for."""
