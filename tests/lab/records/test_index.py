@@ -49,7 +49,7 @@ def test_many_writers_at_once_and_one_that_is_killed(tmp_path: Path) -> None:
             json.loads(line)
         except ValueError:
             broken += 1
-    assert broken == 1  # the torn one, glued to nothing
+    assert broken in (1, 2)  # the torn one, glued to nothing; and one if the doomed was killed in the middle of it
 
 
 def test_every_byte_at_which_a_writer_may_be_killed(tmp_path: Path) -> None:
