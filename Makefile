@@ -104,7 +104,7 @@ bench: $(DEV_READY) $(INSTALLED)
 bench-hosts: $(DEV_READY) $(INSTALLED)
 	$(BIN)/python -m tests.cluster --rate 1gbit \
 	    hora bench allreduce -H h1:2,h2:2 --sizes 4K,1M,64M --json bench/results/hosts-4.json
-	$(BIN)/python -m tests.cluster hora bench launch -H h1:2,h2:2 --json bench/results/hosts-launch.json
+	$(BIN)/python -m tests.cluster hora bench launch -H h1:2,h2:2 --rounds 21 --json bench/results/hosts-launch.json
 	$(BIN)/python bench/readme.py
 
 clean:

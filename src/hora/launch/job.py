@@ -53,7 +53,8 @@ class Way(Protocol):
 
     name: str
 
-    def site(self, job: Job, record: Record, selector: selectors.BaseSelector) -> Site: ...
+    def site(self, job: Job, record: Record, selector: selectors.BaseSelector) -> Site:
+        """Where the job runs. What takes long to arrive there is sent on its way by this."""
 
     def preview(self, job: Job) -> list[str]:
         """What would be started, for --dry-run: no secret, no side effect."""

@@ -33,11 +33,11 @@ __all__ = ["Carrier", "Command", "Starter", "agent_command", "explain_end", "sho
 _LONGEST_COMPLAINT = 6  # lines
 # All hosts wait for it: msgspec does without typing_extensions, which takes as long to import as all the rest, -m would
 # import more, and without site (-S), which reads every .pth file, Python is there in half the time. Where the same
-# interpreter finds Hora elsewhere, site is asked after all.
+# interpreter finds Hora elsewhere, site is asked after all. Nothing that is imported is garbage.
 _AGENT = (
-    'import os, sys; sys.modules["typing_extensions"] = None; sys.path += {path!r}; '
+    'import gc, os, sys; gc.disable(); sys.modules["typing_extensions"] = None; sys.path += {path!r}; '
     'os.path.isdir(sys.path[-2] + "/hora") or __import__("site").main(); '
-    "from hora.launch.agent import live; live()"
+    "from hora.launch.agent import live; gc.enable(); live()"
 )
 
 
