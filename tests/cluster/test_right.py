@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.cluster.ray import RayCluster
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Sshd
 from tests.cluster.watch import WORKER, Watched, assert_right, hora_run, words_in
+from tests.launch.jobs import hora, run_hora
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -84,6 +86,21 @@ def test_srun(slurm: Slurm) -> None:
     job = slurm.sbatch(f"#!/bin/sh\nsrun {' '.join(RIGHT)}\n", *TWO_BY_TWO)
     assert_right(job.wait(JOB_S))
     assert job.exit_code == 0
+
+
+def test_srun_of_hora_train(slurm: Slurm, tmp_path: Path) -> None:
+    """A workload that srun starts four times learns what one process learns that emulates four workers."""
+    assert run_hora("data", "make", "digits", "--samples", "400", "--to", tmp_path / "digits").returncode == 0
+    train = ["train", "mnist", "--network", "horovod", "--data", tmp_path / "digits", "--batch", "20", "--epochs", "1"]
+    here, there = ([*train, "--out", tmp_path / name, "--json", tmp_path / f"{name}.json"] for name in ("one", "srun"))
+    job = slurm.sbatch(f"#!/bin/sh\nsrun {' '.join(map(str, hora(*there)))}\n", *TWO_BY_TWO)
+    done = run_hora(*here, "--emulate-workers", "4", timeout_s=JOB_S)
+    assert done.returncode == 0, done.stderr
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0, output
+    one, four = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "srun"))
+    assert (four["workers"], four["steps"], four["samples"]) == (one["emulated_workers"], 5, 400) == (4, 5, 400)
+    assert four["val_loss"] == pytest.approx(one["val_loss"], rel=1e-4)
 
 
 def test_open_mpi(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
