@@ -39,6 +39,15 @@ def test_ssh(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, where: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "keras-tensorflow", "keras-torch", "keras-jax"])
+def test_other_frameworks(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, framework: str) -> None:
+    program = [sys.executable, str(WORKER.with_name("frameworks.py")), framework]
+    done = two_hosts["login"].run(hora_run("-H", "h1:2,h2:2", *program), JOB_S, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(f"{framework} is right") == 4
+
+
 def test_ssh_with_a_host_file_and_uneven_hosts(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
     hostfile = tmp_path / "hosts"
     hostfile.write_text("# mine\n\nh1 slots=2\nh2\n")
