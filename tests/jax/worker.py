@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.keras.surroundings import XLA_FLAGS
+
 EVERYWHERE, ONCE = (("shm", 1), ("shm", 2), ("shm", 3), ("gloo", 2)), (("shm", 2),)
 # Where the bodies of each subject run; those that only use collectives which others try everywhere, once.
 SUBJECTS = {
@@ -26,8 +28,7 @@ def main(path: str) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]
     if os.environ["HORA_SIZE"] == "3":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    # Programs here are compiled once and run twice: how fast they are does not matter.
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ["XLA_FLAGS"] = XLA_FLAGS
     from tests.multi.serve import bodies_in, serve
 
     import hora.jax as hvd

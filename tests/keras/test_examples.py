@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.keras.test_keras import surroundings
+from tests.keras.surroundings import surroundings
 from tests.launch.jobs import run_hora
 
 PAIR = Path(__file__).parents[2] / "examples" / "keras"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.keras.surroundings import ROOT, surroundings
 from tests.launch.jobs import clean_environment, run_hora
 
-ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("bodies.py")
 BACKENDS = ("torch", "tensorflow", "jax")
 TIMEOUT_S = 210.0  # on a busy machine; a quiet one needs 15 to 30
@@ -61,16 +61,6 @@ class Jobs:
             self._said[backend] = f"no end after {TIMEOUT_S} s: {expired.output!r}"
         files = [Path(f"{report}.{rank}") for rank in range(2)]
         self._failures[backend] = [json.loads(file.read_text()) for file in files if file.exists()]
-
-
-def surroundings(backend: str) -> dict[str, str]:
-    return {
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "JAX_PLATFORMS": "cpu",
-    }
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.keras.surroundings import ROOT
+from tests.keras.surroundings import surroundings as around_keras
 from tests.launch.jobs import run_hora
 
-ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 400.0  # on a busy machine; a quiet one needs 40, of JAX 150
 BACKENDS = ("tensorflow", "torch", "jax")
 
@@ -48,16 +49,8 @@ def _numbers(node: ast.FunctionDef) -> list[int]:
 
 
 def surroundings(backend: str) -> dict[str, str]:
-    """The variables of a process that uses Keras on that backend."""
-    return {
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "JAX_PLATFORMS": "cpu",
-        "HORA_START_TIMEOUT": "90",
-        "HORA_NONFINITE": "stop",
-    }
+    """The variables of a process that trains with Keras on that backend."""
+    return {**around_keras(backend), "HORA_START_TIMEOUT": "90", "HORA_NONFINITE": "stop"}
 
 
 class Jobs:

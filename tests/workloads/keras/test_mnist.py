@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.keras.surroundings import ROOT
 from tests.launch.jobs import clean_environment, rest_of, run_hora, start_hora
 from tests.workloads.conftest import write_digits
-from tests.workloads.keras.conftest import ROOT, surroundings
+from tests.workloads.keras.conftest import surroundings
 
 TIMEOUT_S = 100.0
 
