@@ -86,6 +86,10 @@ def rows(tops: dict[tuple[int, int], list[float]]) -> list[dict[str, Any]]:
     return [*measure._speed_rows(scale.QUICK, 2, fast), *measure._quality_rows(scale.QUICK, 2, "d", learned)]
 
 
+def test_one_worker_has_no_more_cores_than_each_of_several() -> None:
+    assert {made.threads_per_worker for made in measure.speed_trials(scale.FULL, 8, "d").values()} == {1}
+
+
 def test_answers_say_what_the_rows_say() -> None:
     found = rows({(4, 1): [0.95], (4, 32): [0.80], (5, 1): [0.96], (5, 32): [0.944], (6, 32): [0.955], (9, 32): [0.95]})
     speed, naive, remedies = answers(found)

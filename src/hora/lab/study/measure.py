@@ -99,6 +99,7 @@ def speed_trials(scale: Scale, cores: int, data: str) -> dict[tuple[str, int, in
                     name=f"speed-{name}-b{batch}-{workers}w",
                     workload=workload,
                     workers=workers,
+                    threads_per_worker=1,  # a worker is a core here, as it is a GPU in the study: one has no more
                     options=options if workload == "synthetic" else {**MODEST, **options},
                     transport="gloo" if framework == "pytorch" else "auto",
                 )
@@ -235,8 +236,9 @@ def _notes(about: str, scale: Scale, cores: int) -> list[str]:
         "on random images as tf_cnn_benchmarks times it (warm-up left out); training over Gloo, as PyTorch's "
         "DDP has on CPUs; training over Hora's shared memory. The last two by the study's formula: images of a step "
         f"over the mean time of the first {scale.steps} steps, the very first included (the study: 200)",
-        f"workers of experiments 1 to 3 are processes, up to {cores}, as many as cores; more are predicted from one "
-        f"worker's step, for hosts of {cores} with 10 Gbit Ethernet between (90 % intervals; see 'hora plan')",
+        f"workers of experiments 1 to 3 are processes of one thread, up to {cores}, as many as cores; more are "
+        f"predicted from one worker's step, for hosts of {cores} with 10 Gbit Ethernet between (90 % intervals; see "
+        "'hora plan')",
         f"workers of experiments {numbers[0]} to {numbers[-1]} beyond {min(cores, 8)} are emulated: they learn what as "
         f"many would, but their time says nothing; {seeds} seed{'s' if seeds > 1 else ''}{some}",
         f"epochs: 90 become {sizes.EPOCHS}, the decays at 30, 60 and 80 become 3, 6 and 8, the warm-ups of 5 and 10 "

@@ -1,0 +1,70 @@
+"""What a step in company costs, and how much of that is communication.
+
+    hora run -np 2 python bench/synchrony.py
+
+trains TensorFlow's CNN for MNIST with Adam, batch 100, on random images, in three ways by turns: every process for
+itself; for itself, but all meet before ``optimizer.step()``; and with Hora. What the second takes longer than the first
+is the price of waiting for the slowest, and of wanting memory all at the same moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+import hora.torch as hvd
+from hora.workloads.mnist.model import network
+
+BATCH = 100
+
+
+def training(key: str) -> Callable[[], None]:
+    """A step of that way to train."""
+    model = network("tensorflow")
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    if key == "hora":
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        if key == "meeting":
+            hvd.barrier()
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=12, help="of a round")
+    args = parser.parse_args()
+    hvd.init()
+    torch.set_num_threads(1)
+    steps = {key: training(key) for key in ("alone", "meeting", "hora")}
+    taken: dict[str, list[float]] = {key: [] for key in steps}
+    for round_ in range(args.rounds + 1):
+        for key, step in steps.items():
+            hvd.barrier()
+            began = time.perf_counter()
+            for _ in range(args.steps):
+                step()
+            slowest = max(hvd.allgather_object((time.perf_counter() - began) / args.steps))
+            if round_:
+                taken[key].append(slowest)
+    if hvd.rank() == 0:
+        for key, seconds in taken.items():
+            share = statistics.median(first / own for first, own in zip(taken["alone"], seconds, strict=True))
+            print(f"{key:8} {1e3 * statistics.median(seconds):6.1f} ms a step, {share:.1%} of the speed alone")
+
+
+if __name__ == "__main__":
+    main()
