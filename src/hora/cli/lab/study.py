@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Run the reference study's nine experiments in miniature, and answer its three questions beside its tables.
 
-    Throughput on as many workers as there are cores, more of them predicted; quality on up to 32, emulated. About three
-    minutes with --quick, half an hour without, on two free cores; what is done is kept if it is stopped.
+    Throughput on as many workers as there are cores, more of them predicted; quality on up to 32, emulated. About five
+    minutes with --quick, three quarters of an hour without, on two free cores; what is done is kept if it is stopped.
     """
     from rich.console import Console
 

@@ -22,8 +22,8 @@ EPOCHS = 9
 BATCH = 16  # of a worker, for the study's 128
 LR = 0.005  # of one worker, for its 0.05
 START_S = 4.0  # of a run, before its first step
-IMAGES_PER_S = 4500.0  # of the small CNN in training, by one core, in batches of 16
-STEP_S = 0.05  # of the speed runs, per batch of 128
+IMAGES_PER_S = 3500.0  # of the small CNN in training, by one core, in batches of 16
+STEP_S = 0.2  # of the speed runs, per batch of 128, by one core
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def speed_batches(scale: Scale, framework: str) -> tuple[int, ...]:
 def estimate_s(scale: Scale, cores: int) -> float:
     """About how long all of it takes, if the cores are free.
 
-    >>> 120 < estimate_s(QUICK, 2) < 240, 1200 < estimate_s(FULL, 2) < 2400
+    >>> 200 < estimate_s(QUICK, 2) < 330, 2000 < estimate_s(FULL, 2) < 3000
     (True, True)
     """
     images = EPOCHS * (scale.samples + scale.test / 3)
