@@ -8,6 +8,7 @@ digits are generated instead.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -43,17 +44,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report")
     parser.add_argument("--workers", default="1,2", help="numbers of workers to compare")
     parser.add_argument("--images", type=int, default=0, help="so many generated digits instead of MNIST")
-    parser.add_argument("--epochs", default="0.5", help="of the training on each; 0 for none")
+    parser.add_argument("--epochs", default="0.3", help="of the training on each; 0 for none")
     parser.add_argument("--steps", default="40", help="steps of a run that measures speed")
     parser.add_argument("--repeats", default="2", help="how many of them, by turns")
     args, more = parser.parse_known_args()  # more are options of `hora lab scaling`
 
     folder = data(args.images)
+    # One worker computes with no more threads than each of several, or it would be as fast as they are together.
+    threads = max(1, len(os.sched_getaffinity(0)) // max(map(int, args.workers.split(","))))
     shutil.rmtree(args.out / "scaling", ignore_errors=True)  # measured anew each time
     for workers in args.workers.split(",") if float(args.epochs) else ():
         hora(
-            "train", "mnist", "-np", workers, "--epochs", args.epochs, "--data", str(folder), "--save-every", "0",
-            "--out", str(args.out / f"train-{workers}"), "--overwrite",
+            "train", "mnist", "-np", workers, "--threads-per-worker", str(threads), "--epochs", args.epochs,
+            "--data", str(folder), "--save-every", "0", "--out", str(args.out / f"train-{workers}"), "--overwrite",
         )  # fmt: skip
     hora(
         "lab", "scaling", "mnist", "--workers", args.workers, "--steps", args.steps, "--repeats", args.repeats,
