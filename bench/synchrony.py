@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
 
 import hora.torch as hvd
+from hora.lab.bench.contenders import Task
+from hora.lab.bench.rounds import take_turns
 from hora.workloads.mnist.model import network
 
 BATCH = 100
+ROUND_S = 2.0
 
 
 def training(key: str) -> Callable[[], None]:
@@ -45,24 +47,16 @@ def training(key: str) -> Callable[[], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=12, help="of a round")
     args = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
-    steps = {key: training(key) for key in ("alone", "meeting", "hora")}
-    taken: dict[str, list[float]] = {key: [] for key in steps}
-    for round_ in range(args.rounds + 1):
-        for key, step in steps.items():
-            hvd.barrier()
-            began = time.perf_counter()
-            for _ in range(args.steps):
-                step()
-            slowest = max(hvd.allgather_object((time.perf_counter() - began) / args.steps))
-            if round_:
-                taken[key].append(slowest)
+    tasks = {key: Task([], training(key), sums=False) for key in ("alone", "meeting", "hora")}
+    timings = take_turns(tasks, args.rounds, ROUND_S)
+    ranks = hvd.allgather_object({key: timing.seconds for key, timing in timings.items()})
+    slowest = {key: list(map(max, *(rank[key] for rank in ranks))) for key in tasks}
     if hvd.rank() == 0:
-        for key, seconds in taken.items():
-            share = statistics.median(first / own for first, own in zip(taken["alone"], seconds, strict=True))
+        for key, seconds in slowest.items():
+            share = statistics.median(first / own for first, own in zip(slowest["alone"], seconds, strict=True))
             print(f"{key:8} {1e3 * statistics.median(seconds):6.1f} ms a step, {share:.1%} of the speed alone")
 
 

@@ -42,10 +42,12 @@ def test_ssh(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, where: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("framework", ["tensorflow", "jax", "keras-tensorflow", "keras-torch", "keras-jax"])
 def test_other_frameworks(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, framework: str) -> None:
-    program = [sys.executable, str(WORKER.with_name("frameworks.py")), framework]
-    done = two_hosts["login"].run(hora_run("-H", "h1:2,h2:2", *program), JOB_S, cwd=tmp_path)
+    program = str(WORKER.with_name("frameworks.py"))
+    job = hora_run("-H", "h1:2,h2:2", sys.executable, program, framework)
+    done = two_hosts["login"].run(job, JOB_S, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(f"{framework} is right") == 4
+    two_hosts.wait_until_gone(program)
 
 
 def test_ssh_with_a_host_file_and_uneven_hosts(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ kinds of refusal are one message without a traceback.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import sys
@@ -43,10 +42,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        gc.disable()  # what is imported stays; looking for garbage in it takes a tenth of the time to start a job
         command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
-        gc.freeze()
-        gc.enable()
         assert isinstance(command, click.Command)
         return command
 
