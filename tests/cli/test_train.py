@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.launch.jobs import run_hora, start_hora
+from tests.launch.jobs import on_terminal, run_hora, start_hora
 from tests.workloads.conftest import write_digits
 
 from hora.cli.train import train
@@ -67,6 +67,21 @@ def test_bad_data_is_one_message_on_every_rank(tmp_path: Path) -> None:
     told = [line for line in done.stderr.splitlines() if "there is no folder" in line]
     assert 1 <= len(told) <= 2 and "Traceback" not in done.stderr  # the last one may be ended before it has said so
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_two_workers_on_a_terminal(tmp_path: Path, columns: int) -> None:
+    """The first state has an infinite ETA; nothing of it, and of what comes after, may be lost."""
+    data = write_digits(tmp_path / "data", train=80, test=20)
+    shown = on_terminal(
+        "train", "mnist", "-np", "2", "--data", data, "--out", tmp_path / "run", "--batch", "10", "--epochs", "2",
+        columns=columns, timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.text
+    assert "mnist: 2 workers, 20 samples a step, 4 steps an epoch" in shown.text
+    assert "epoch 1/2 done" in shown.text and "epoch 2/2 done" in shown.text
+    assert "ETA ?" in shown.text, "the bar is drawn from the first step on"
+    assert "Traceback" not in shown.text and "\x1ehora" not in shown.text
 
 
 def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -38,6 +43,39 @@ def run_hora(
         cwd=cwd,
         input=stdin,
     )
+
+
+class Shown(NamedTuple):
+    """What a terminal got, and how the command ended."""
+
+    text: str
+    exit_code: int
+
+
+def on_terminal(
+    *arguments: str | Path, columns: int = 80, timeout_s: float = 60.0, cwd: Path | None = None, **environment: str
+) -> Shown:
+    """``hora …`` to its end, on a terminal of its own, as a person runs it."""
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    with os.fdopen(reading, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(
+            hora(*arguments), env=clean_environment(**{"TERM": "xterm-256color", **environment}), cwd=cwd,
+            stdin=writing, stdout=writing, stderr=writing, start_new_session=True,
+        )  # fmt: skip
+        os.close(writing)
+        late = threading.Timer(timeout_s, process.kill)
+        late.start()
+        text = bytearray()
+        try:
+            while data := terminal.read(1 << 16):
+                text += data
+        except OSError:  # EIO: nobody holds the other end any more
+            pass
+        finally:
+            process.wait()
+            late.cancel()
+    return Shown(text.decode(errors="replace").replace("\r\n", "\n"), process.returncode)
 
 
 def start_hora(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,27 @@ def test_pump_reports_a_broken_console_once_and_reads_on() -> None:
         os.close(writer)
     pump.finish()
     assert broken == [True]
+
+
+def test_pump_reads_on_whatever_a_consumer_raises(caplog: pytest.LogCaptureFixture) -> None:
+    (failing, into_failing), (reader, writer) = os.pipe(), os.pipe()
+    got, closed = bytearray(), []
+    pump = Pump(on_broken=lambda: None)
+
+    def take(data: bytes) -> None:
+        raise ValueError("cannot be shown")
+
+    pump.add(failing, take, lambda: closed.append(True))
+    pump.add(reader, got.extend)
+    pump.start()
+    for _ in range(100):  # more than two pipes hold: somebody must read
+        os.write(into_failing, b"x" * 4096)
+        os.write(writer, b"y" * 4096)
+    os.close(into_failing)
+    os.close(writer)
+    pump.finish()
+    assert len(got) == 409_600 and closed == [True]
+    assert "cannot be shown" in caplog.text
 
 
 def test_text_console_replaces_what_is_not_utf8() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -11,8 +12,10 @@ import termios
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hora.workloads.progress import MARK, Bar, Lines, Listener, Marks, State, launcher_draws, teller
+from hora.workloads.progress import MARK, Bar, Lines, Listener, Marks, State, decode, encode, launcher_draws, teller
 
 STATE = State(
     epoch=2, epochs=40, step=100, steps=300, done=0.25, lr=1e-4, images_per_s=1234.5, left_s=3661,
@@ -37,11 +40,33 @@ def drawn(*lines: bytes) -> str:
 
 def test_the_launcher_draws_what_the_first_worker_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    marked = b"[0]<stdout>:" + MARK + msgspec.json.encode(STATE) + b"\n"
+    marked = b"[0]<stdout>:" + encode(STATE)
     text = drawn(b"[0]<stdout>:mnist: 2 workers\n[1]<stdout>:hello\n", marked)
     assert "mnist: 2 workers" in text and "[0]<stdout>" not in text and "[1]<stdout>:hello" in text
     assert " 25 % epoch 3/40  loss 0.1250  accuracy 96.88 %  1,234 images/s  ETA 1:01:01" in text
     assert MARK.decode() not in text
+
+
+@given(left_s=st.floats(), loss=st.floats(), speed=st.floats(), cut=st.integers(0, 200))
+def test_a_mark_carries_every_number_and_a_torn_one_nothing(left_s: float, loss: float, speed: float, cut: int) -> None:
+    state = msgspec.structs.replace(STATE, epochs=40.0, left_s=left_s, images_per_s=speed, metrics={"loss": loss})
+    line = encode(state)
+    assert repr(decode(line)) == repr(state), "nan, infinity and all"
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    torn = decode(line[: len(MARK) + cut])
+    assert torn is None or repr(torn) == repr(state)
+
+
+def test_a_bar_that_fails_is_given_up_and_no_line_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Bar):
+        def draw(self, state: State) -> None:
+            raise RuntimeError("cannot draw")
+
+    out = io.BytesIO()
+    listener = Listener(out.write, Broken(io.StringIO()))
+    listener(b"[0]<stdout>:" + encode(STATE) + b"[0]<stdout>:one\n" + encode(STATE) + b"[1]<stdout>:two\n")
+    assert out.getvalue() == b"one\n[1]<stdout>:two\n"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_log_gets_a_line_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,4 +87,4 @@ def test_who_tells(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
             marks.step(lambda: STATE, step)  # a few times a second, not every time
     assert type(teller(5)) is Lines
     lines = capfd.readouterr().out.encode().splitlines()
-    assert 1 <= len(lines) < 50 and msgspec.json.decode(lines[0].removeprefix(MARK), type=State) == STATE
+    assert 1 <= len(lines) < 50 and decode(lines[0]) == STATE

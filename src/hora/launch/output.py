@@ -7,6 +7,7 @@ watch over their lives. A pipe that a daemon still holds after the job has ended
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import threading
@@ -19,6 +20,8 @@ from typing import BinaryIO, NamedTuple, TextIO
 __all__ = ["Console", "Pump", "Tail", "WorkerStream", "rank_directory"]
 
 Sink = Callable[[bytes], None]
+
+_log = logging.getLogger("hora")
 
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memory is bounded
@@ -140,7 +143,8 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
 class Pump(threading.Thread):
     """Reads every pipe and hands what it reads to the pipe's consumer, in this one thread.
 
-    ``on_broken`` is called once when the console has gone away (``hora run … | head``).
+    ``on_broken`` is called once when the console has gone away (``hora run … | head``). Whatever a consumer raises, the
+    thread reads on: workers whose pipe nobody reads stand still.
     """
 
     def __init__(self, on_broken: Callable[[], None]) -> None:
@@ -196,7 +200,10 @@ class Pump(threading.Thread):
         self._selector.register(fd, selectors.EVENT_READ, (take, close))
 
     def _read(self, key: selectors.SelectorKey) -> bool:
-        data = os.read(key.fd, _CHUNK_BYTES)
+        try:
+            data = os.read(key.fd, _CHUNK_BYTES)
+        except OSError:  # nothing more can come from it
+            return False
         if data:
             self._guarded(lambda: key.data[0](data))
         return bool(data)
@@ -212,3 +219,5 @@ class Pump(threading.Thread):
         except OSError:  # go on reading, or the workers would block on a full pipe
             on_broken, self._on_broken = self._on_broken, lambda: None
             on_broken()
+        except Exception:
+            _log.exception("a part of the output could not be shown")

@@ -6,6 +6,8 @@ what there is to draw in marked lines (``MARK``), and the launcher's ``Listener`
 
 from __future__ import annotations
 
+import base64
+import logging
 import os
 import sys
 import time
@@ -24,15 +26,18 @@ __all__ = [
     "Silence",
     "State",
     "Teller",
+    "decode",
     "duration",
+    "encode",
     "launcher_draws",
     "teller",
 ]
 
-MARK = b"\x1ehora "  # begins a line that is for the launcher
+MARK = b"\x1ehora "  # begins a line that is for the launcher: what ``encode`` makes of a state
 _REDRAW_S = 0.2
 _WIDE = 110  # columns of a terminal that has room for a bar besides the figures
 _draws = False
+_log = logging.getLogger("hora")
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +98,23 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def encode(state: State) -> bytes:
+    """A marked line. Not JSON, which has no infinity (the time left before the first steps) and no nan (a loss).
+
+    >>> decode(encode(State(epoch=0, epochs=1, step=1, steps=2, done=0, lr=0.1, images_per_s=0, left_s=float("inf"))))
+    State(epoch=0, epochs=1.0, step=1, steps=2, done=0.0, lr=0.1, images_per_s=0.0, left_s=inf, metrics={})
+    """
+    return MARK + base64.b64encode(msgspec.msgpack.encode(state)) + b"\n"
+
+
+def decode(line: bytes) -> State | None:
+    """The state in a marked line; None if it is torn, as lines of a worker that was killed are."""
+    try:
+        return msgspec.msgpack.decode(base64.b64decode(line.removeprefix(MARK), validate=False), type=State)
+    except (ValueError, msgspec.DecodeError):
+        return None
+
+
 class Teller(Protocol):
     """Somebody who tells."""
 
@@ -140,7 +162,7 @@ class Marks(Silence):
         if now - self._last >= _REDRAW_S:
             self._last = now
             sys.stdout.flush()
-            os.write(sys.stdout.fileno(), MARK + msgspec.json.encode(state()) + b"\n")
+            os.write(sys.stdout.fileno(), encode(state()))
 
 
 class Bar(Silence):
@@ -205,6 +227,8 @@ class Listener:
     >>> listener(b"[0]<stdout>:epoch 1\\n[1]<stdout>:hello\\n")
     >>> out.getvalue()
     b'epoch 1\\n[1]<stdout>:hello\\n'
+
+    A bar that cannot be drawn is given up; what workers print is not.
     """
 
     _OWN = b"[0]<stdout>:"
@@ -215,10 +239,22 @@ class Listener:
     def __call__(self, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
             text = line.removeprefix(self._OWN)
-            if text.startswith(MARK):
-                if self._bar is not None:
-                    self._bar.draw(msgspec.json.decode(text[len(MARK) :], type=State))
-            elif self._bar is not None:
-                self._bar.say(text.decode("utf-8", "replace").rstrip("\n"))
-            else:
+            if not (self._drawn(text) or text.startswith(MARK)):
                 self._write(text)
+
+    def _drawn(self, text: bytes) -> bool:
+        """Draw a mark, or print a line above the bar; False if there is no bar for it."""
+        if self._bar is None:
+            return False
+        try:
+            if not text.startswith(MARK):
+                self._bar.say(text.decode("utf-8", "replace").rstrip("\n"))
+            elif (state := decode(text)) is not None:
+                self._bar.draw(state)
+            return True
+        except OSError:
+            raise  # the terminal is gone
+        except Exception:
+            _log.warning("the progress bar is given up: it could not be drawn", exc_info=True)
+            self._bar = None
+            return False
