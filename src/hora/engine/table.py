@@ -33,32 +33,45 @@ from hora.errors import (
     PeerLostError,
     ShutDownError,
     StallError,
+    UsageError,
 )
 from hora.transport import shm
 from hora.transport.base import Buffer, Kind
 from hora.wire.frame import WireError
 from hora.wire.messages import Bye, Peer
 
-__all__ = ["TableBackend", "TableTicket"]
+__all__ = ["GroupTicket", "Immediate", "TableBackend", "TableTicket"]
 
 _log = logging.getLogger("hora")
 
 # native/core.h: enum status, enum failure_code, enum rank_state
-_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS, _NOT_FINITE = range(9)
-_MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
+_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS, _NOT_FINITE, _CLOSED, _TOO_MANY = range(11)
+_MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE, _WITHDRAWN = range(1, 8)
 _GONE_CLEAN = 2
 _TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
 _NOTHING = Outcome()
 _SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
+_LEAVE_S = 600.0  # how long to wait for a lock that another rank holds, if nothing says how long
+_MOST_SEGMENTS, _MOST_GATHERED = 4096, 256  # MAX_SEGMENTS, MAX_META: a larger group is submitted in parts
 
 
 class TableTicket:
     """A submission, and what it keeps alive."""
 
-    __slots__ = ("_kept", "number", "request")
+    __slots__ = ("_kept", "number", "request", "segments")
 
-    def __init__(self, request: Request, number: int, kept: object) -> None:
-        self.request, self.number, self._kept = request, number, kept
+    def __init__(self, request: Request, number: int, kept: object, segments: int = 1) -> None:
+        self.request, self.number, self._kept, self.segments = request, number, kept, segments
+
+
+class GroupTicket(TableTicket):
+    """A group that is larger than a place in the table: its parts are submissions, and itself is none."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, request: Request, parts: Sequence[TableTicket]) -> None:
+        super().__init__(request, -1, None)
+        self.parts = parts
 
 
 class Immediate:
@@ -74,14 +87,18 @@ class Immediate:
         self._backend, self._request, self._plan = backend, request, -1
         self._plan = backend._make_plan(request)
         self.again, self.ready = backend._lib.again, backend._lib.ready(backend._core, self._plan)
+        if not self.ready:
+            backend._raise(_FULL, request, None)
 
     def __call__(self, address: int) -> None:
         """Reduce the memory at this address; returns when done, or raises."""
         if code := self.again(self.ready, address):
-            self.finish(code)
+            self.finish(code, address)
 
-    def finish(self, code: int) -> None:
+    def finish(self, code: int, address: int) -> None:
         """What the core could not finish at once: wait on, or raise."""
+        while code >> 62 and code & 0xFF == _PENDING:  # the table's lock was not to be had
+            code = self.again(self.ready, address)
         status, number = code & 0xFF, code >> 8
         if code >> 62:
             self._backend._raise(status, self._request, None)  # it was refused: there is no ticket
@@ -93,7 +110,9 @@ class Immediate:
 
     def start(self, address: int, owner: object) -> TableTicket:
         """Begin it; ``owner`` keeps the memory alive meanwhile."""
-        number = self._backend._lib.submit_one(self._backend._core, self._plan, address, address)
+        backend = self._backend
+        while (number := backend._lib.submit_one(backend._core, self._plan, address, address)) == -_PENDING:
+            pass
         if number < 0:
             self._backend._raise(-number, self._request, None)
         return TableTicket(self._request, number, owner)
@@ -136,7 +155,7 @@ class TableBackend:
                     "THREAD_AFFINITY: the background thread cannot run on processor %d: %s", cpu, os.strerror(error)
                 )
         lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
-        self._plans: dict[int, tuple[Request, int]] = {}
+        self._plans: dict[tuple[int, int], tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
         self._sets: dict[tuple[int, ...], int] = {}
         self._warned: set[frozenset[str]] = set()
@@ -145,7 +164,20 @@ class TableBackend:
     # ---- operations ----
 
     def submit(self, request: Request, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
-        plan = self.plan(request)
+        most = _MOST_GATHERED if request.kind is Kind.ALLGATHER else _MOST_SEGMENTS
+        if len(inputs) <= most:
+            return self._submit(request, self.plan(request), inputs, outputs)
+        starts = range(0, len(inputs), most)
+        plans = [self.plan(request, slice(at, at + most)) for at in starts]  # all of them, before peers hear of any
+        return GroupTicket(
+            request,
+            [
+                self._submit(request, plan, inputs[at : at + most], outputs[at : at + most])
+                for at, plan in zip(starts, plans, strict=True)
+            ],
+        )
+
+    def _submit(self, request: Request, plan: int, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
         meta, count = None, 0
         if request.kind is Kind.ALLGATHER:
             meta, count = (ctypes.c_int64 * len(inputs))(*(b.nbytes for b in inputs)), len(inputs)
@@ -157,15 +189,20 @@ class TableBackend:
         n = len(inputs)
         from_ = (ctypes.c_void_p * n)(*(b.address for b in inputs))
         to = (ctypes.c_void_p * n)(*(b.address for b in outputs)) if outputs else None
-        number = self._lib.submit(self._core, plan, from_, to, meta, count)
+        while (number := self._lib.submit(self._core, plan, from_, to, meta, count)) == -_PENDING:
+            pass  # the table's lock was not to be had: Ctrl-C acts here, and the monitor gives its holder up
         if number < 0:
             self._raise(-number, request, None)
-        return TableTicket(request, number, (inputs, outputs))
+        return TableTicket(request, number, (inputs, outputs), n)
 
     def done(self, ticket: TableTicket) -> bool:
+        if isinstance(ticket, GroupTicket):
+            return all(map(self.done, ticket.parts))
         return bool(self._lib.done(self._core, ticket.number))
 
     def wait(self, ticket: TableTicket) -> Outcome:
+        if isinstance(ticket, GroupTicket):
+            return self._wait_for_all(ticket)
         lib, core, number = self._lib, self._core, ticket.number
         gathers = ticket.request.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
         wait = lib.wait if gathers else lib.finish
@@ -181,6 +218,30 @@ class TableBackend:
             return _NOTHING
         return self.conclude(ticket, status)
 
+    def _wait_for_all(self, group: GroupTicket) -> Outcome:
+        outcomes: list[Outcome] = []
+        try:
+            for part in group.parts:
+                outcomes.append(self.wait(part))
+        except BaseException:
+            for part in group.parts[
+                len(outcomes) + 1 :
+            ]:  # the group has failed: its other parts are not to be waited for
+                self._lib.withdraw(self._core, part.number)
+                self._abandoned.append(part)
+                self._lib.release(self._core, part.number)
+            raise
+        most = _MOST_GATHERED if group.request.kind is Kind.ALLGATHER else _MOST_SEGMENTS
+        return Outcome(
+            tuple(memory for outcome in outcomes for memory in outcome.memory),
+            tuple(received for outcome in outcomes for received in outcome.received),
+            not_finite=tuple(
+                found._replace(segment=found.segment + most * part)
+                for part, outcome in enumerate(outcomes)
+                for found in outcome.not_finite
+            ),
+        )
+
     def conclude(self, ticket: TableTicket, status: int) -> Outcome:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
         lib, core, number, request = self._lib, self._core, ticket.number, ticket.request
@@ -192,7 +253,7 @@ class TableBackend:
                     self._abandoned.append(ticket)
                 self._raise(status, request, number)
             if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
-                return self._take(number, request)
+                return self._take(number, request, ticket.segments)
             return _NOTHING if status == _OK else Outcome(not_finite=self._not_finite(number))
         finally:
             lib.release(core, number)
@@ -201,12 +262,14 @@ class TableBackend:
         """A function that carries this request out at once, for operations that are repeated and must cost little."""
         return Immediate(self, request)
 
-    def _take(self, number: int, request: Request) -> Outcome:
+    def _take(self, number: int, request: Request, segments: int) -> Outcome:
         members = len(request.members)
         memory, received = [], []
-        for segment in range(len(request.segments)):
+        for segment in range(segments):
             sizes = (ctypes.c_int64 * members)()
             address = self._lib.take(self._core, number, segment, sizes)
+            if not address:
+                self._raise(_CLOSED, request, None)
             received.append(tuple(sizes))
             memory.append(_adopt(self._lib.free, address, sum(sizes)))
         return Outcome(tuple(memory), tuple(received))
@@ -223,11 +286,14 @@ class TableBackend:
         )
 
     def join(self, average_active: bool) -> int:
-        last = ctypes.c_int()
+        last, status = ctypes.c_int(), _PENDING
         try:
-            status = _PENDING
+            while (joined := self._lib.join(self._core, int(average_active))) == -_PENDING:
+                pass
+            if joined < 0:
+                self._raise(-joined, None, None)
             while status == _PENDING:
-                status = self._lib.join(self._core, int(average_active), _SLICE_US, ctypes.byref(last))
+                status = self._lib.join_wait(self._core, joined, _SLICE_US, ctypes.byref(last))
         except BaseException:
             self._lib.unblock(self._core)
             raise
@@ -239,34 +305,39 @@ class TableBackend:
 
     # ---- plans ----
 
-    def plan(self, request: Request) -> int:
-        """The core's number for this request, made on first use. Requests are told apart by identity."""
-        known = self._plans.get(id(request))
+    def plan(self, request: Request, part: slice | None = None) -> int:
+        """The core's number for this request, or for a part of its segments, made on first use. Requests are told apart
+        by identity."""
+        key = (id(request), part.start if part else 0)
+        known = self._plans.get(key)
         if known is not None:
             return known[1]
         if len(self._plans) >= 4 * max(self._settings.cache_capacity, 256):
-            for key in list(self._plans)[: len(self._plans) // 2]:
-                self._drop_plan(self._plans.pop(key)[1])
-        number = self._make_plan(request)
-        self._plans[id(request)] = (request, number)
+            for old in list(self._plans)[: len(self._plans) // 2]:
+                self._drop_plan(self._plans.pop(old)[1])
+        number = self._make_plan(request, part)
+        self._plans[key] = (request, number)
         return number
 
-    def _make_plan(self, request: Request) -> int:
-        identity = hashlib.blake2b(msgspec.msgpack.encode((request.name, request.members)), digest_size=16).digest()
+    def _make_plan(self, request: Request, part: slice | None = None) -> int:
+        """Each part is an operation of its own, that says of itself what the whole request says."""
+        named = (request.name, request.members, part.start) if part and part.start else (request.name, request.members)
+        identity = hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=16).digest()
+        segments = request.segments[part] if part else request.segments
         key0, key1 = struct.unpack("<QQ", identity)
         line = int.from_bytes(hashlib.blake2b(request.line.encode(), digest_size=8).digest(), "little")
         fingerprint = request.fingerprint()
         if self._settings.strict and not request.named:
             fingerprint ^= line
-        numbers = [n for s in request.segments for n in (int(s.dtype), s.count, _row(s))]
+        numbers = [n for s in segments for n in (int(s.dtype), s.count, _row(s))]
         description = describe(request)
         number = self._lib.plan(
             self._core, key0, key1, self._set(request.members), request.kind, request.op, request.root,
-            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(request.segments),
+            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(segments),
             (ctypes.c_uint64 * len(numbers))(*numbers), description, len(description),
         )  # fmt: skip
         if number < 0:
-            self._raise(_FULL, request, None)
+            self._raise(-number, request, None)
         self._planned[number] = request
         return int(number)
 
@@ -284,13 +355,19 @@ class TableBackend:
             _log.warning(text)
 
     def _set(self, members: tuple[int, ...]) -> int:
-        number = self._sets.get(members)
-        if number is None:
-            number = self._lib.set(self._core, (ctypes.c_int32 * len(members))(*members), len(members))
+        if (known := self._sets.get(members)) is None:
+            ranks = (ctypes.c_int32 * len(members))(*members)
+            while (number := self._lib.set(self._core, ranks, len(members))) == -_PENDING:
+                pass
+            if number == -_TOO_MANY:
+                raise UsageError(
+                    "there is room for 16384 different process sets in one job, and this would be one more: "
+                    f"{compact_ranks(members)}. Sets with the same ranks count once; use fewer different ones."
+                )
             if number < 0:
                 self._raise(-number, None, None)
-            self._sets[members] = number
-        return number
+            known = self._sets[members] = number
+        return known
 
     # ---- what went wrong ----
 
@@ -307,7 +384,12 @@ class TableBackend:
             raise ShutDownError(
                 f"'{name}' cannot run: {self._who_left()} shut Hora down.{self._words_of_those_who_left()}"
             )
-        if status == _FULL:
+        if status == _CLOSED:
+            raise ShutDownError(
+                f"'{name}' was not finished: another thread of this process shut Hora down meanwhile. "
+                "Wait for every operation, in every thread, before shutdown()."
+            )
+        if status in (_FULL, _TOO_MANY):
             raise HorovodInternalError(
                 f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
                 "Wait for some with synchronize() before submitting more."
@@ -324,12 +406,16 @@ class TableBackend:
             raise HorovodInternalError(
                 explain_unfit(said, len(said)) or f"'{name}' cannot run while another rank has joined."
             )
+        if code == _GONE and int(text) == self.rank:
+            self._raise(_CLOSED, request, None)
         if code == _GONE:
             raise ShutDownError(
                 f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
                 "Every rank must submit the same operations; look at what that rank did last."
                 + self._last_words(int(text))
             )
+        if code == _WITHDRAWN:
+            raise HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
         raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
 
     def peer_lost(self, name: str) -> PeerLostError:
@@ -450,7 +536,10 @@ class TableBackend:
         self._lib.mark_dead(self._core, rank, status.encode())
 
     def leave(self) -> None:
-        self._lib.leave(self._core)
+        deadline = time.monotonic() + (self._settings.stall_fail_s or _LEAVE_S)
+        while self._lib.leave(self._core) == _PENDING:
+            if time.monotonic() > deadline and (holder := self._lib.holder(self._core)) >= 0:
+                self.give_up(holder, "it holds the lock of the table of operations, and does not let it go")
         if self._line is not None:
             with contextlib.suppress(WireError):
                 self._line.send(Bye(self._generation))
