@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,35 @@ import pytest
 
 from hora.config.settings import Settings
 from hora.engine import hub as hub_module
+from hora.engine.circle import Circle
 from hora.engine.hub import Hub
 from hora.engine.line import Greeting, Line
+from hora.engine.request import Request, Segment
+from hora.engine.snapshot import unpack
+from hora.transport.base import DType, Kind
 from hora.wire.door import listen_tcp
-from hora.wire.frame import SECRET_BYTES, Channel, WireTimeout
-from hora.wire.messages import AnyMessage, Bye, Died, Hello, Join, Left, Refused, Submit, Welcome, encode
+from hora.wire.frame import MAX_FRAME_BYTES, SECRET_BYTES, Channel, WireTimeout
+from hora.wire.messages import (
+    AnyMessage,
+    Bye,
+    Died,
+    Farewell,
+    Hello,
+    Join,
+    Left,
+    Plan,
+    Refused,
+    SnapshotAsk,
+    SnapshotReply,
+    StateAsk,
+    StateReply,
+    StoreGet,
+    StoreSet,
+    Submit,
+    Welcome,
+    decode,
+    encode,
+)
 from hora.wire.reach import reach
 
 GLOO = Settings(transport="gloo", start_timeout_s=0.2)
@@ -411,3 +437,94 @@ def test_closing_the_hub_is_told_to_the_workers(caplog: pytest.LogCaptureFixture
     assert worker.lost
     worker.line.close()
     assert not caplog.records
+
+
+# ---- nothing ends the hub ----
+
+
+def ended_with_a_sentence(workers: list[Worker], *words: str) -> None:
+    """Everybody was told why the generation is over, and the next one can begin."""
+    for worker in workers:
+        text = worker.expect(Refused).text
+        assert all(word in text for word in words), text
+        worker.line.send(Bye(0))
+        worker.expect(Farewell)
+    assert all(isinstance(greeting.message, Welcome) for greeting in meet(workers, 1))
+
+
+def test_what_is_too_large_to_be_said_ends_the_generation_not_the_hub(workers: list[Worker]) -> None:
+    """A value that just fits in the frame that brings it does not fit in the one that is to carry it on."""
+    meet(workers)
+    room = MAX_FRAME_BYTES - len(encode(StoreSet(0, "", b"")))
+    workers[1].line.store_set(0, "", bytes(room - 4))
+    workers[0].line.send(StoreGet(0, 2**40, ""))
+    ended_with_a_sentence(workers, "StoreReply of", f"a frame holds {MAX_FRAME_BYTES}")
+
+
+@pytest.mark.parametrize("part", ["flush", "tick"])
+def test_an_error_in_a_generation_ends_it_and_not_the_hub(
+    workers: list[Worker], part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meet(workers)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Circle, part, fail)
+        workers[0].line.send(SnapshotAsk(0, 1))
+        for worker in workers:
+            worker.expect(Refused)
+    ended_with_a_sentence(workers, "planted")
+    assert sum("planted" in (record.exc_text or "") for record in caplog.records) == 1
+
+
+def test_an_error_in_a_call_from_outside_does_not_end_the_hub(hub: Hub, workers: list[Worker]) -> None:
+    hub._post(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert all(isinstance(greeting.message, Welcome) for greeting in meet(workers))
+
+
+def test_256_workers_of_which_one_is_late_with_300_operations() -> None:
+    """Every other one asks who is missing, and is told; then the late one comes, and all go on."""
+    size, everyone = 256, tuple(range(256))
+    hub, channels = Hub(size, host="here"), []
+    try:
+        for rank in everyone:
+            ours, theirs = socket.socketpair()
+            hub.add_worker(rank, ours)
+            channels.append(Channel(theirs, take_secret(theirs), "worker"))
+            channels[-1].send(encode(Hello(0, rank, size, 1, "here", everyone, GLOO)), timeout_s=5)
+            channels[-1].prove(timeout_s=10)
+
+        def hear(rank: int) -> AnyMessage:
+            return decode(channels[rank].receive(timeout_s=30))
+
+        assert all(isinstance(hear(rank), Welcome) for rank in everyone)
+        segment = Segment(DType.FLOAT32, (2048, 512, 1, 1))
+        names = [f"allreduce.gradients.0.layer4.{i}.conv3.weight" for i in range(300)]
+        requests = [Request(Kind.ALLREDUCE, name, (segment,), everyone, line="train.py:123") for name in names]
+        step = encode(Submit(0, tuple(request.encode() for request in requests)))
+        for channel in channels[:-1]:
+            channel.send(step, timeout_s=30)
+            channel.send(encode(SnapshotAsk(0, 1)), timeout_s=30)
+        looks, told = Counter[int](), set[int]()
+        deadline = time.monotonic() + 30
+        while len(told) < size - 1 and time.monotonic() < deadline:
+            for rank in select.select(channels, [], [], 5.0)[0] and everyone:
+                while channels[rank].buffered or select.select([channels[rank]], [], [], 0)[0]:
+                    match hear(rank):
+                        case StateAsk(id=look):
+                            looks[look] += 1
+                            channels[rank].send(encode(StateReply(0, look, False, ())), timeout_s=30)
+                        case SnapshotReply(snapshot=packed):
+                            told.add(rank)
+        assert told == set(everyone[:-1]) and set(looks.values()) == {size} and len(looks) < 10
+        assert {p.missing for p in unpack(packed).pending} == {(255,)}
+        channels[-1].send(step, timeout_s=30)
+        for rank in everyone:
+            plan = hear(rank)
+            assert isinstance(plan, Plan) and sum(len(batch.ops) for batch in plan.batches) == 300
+    finally:
+        for channel in channels:
+            channel.close()
+        hub.close()

@@ -194,6 +194,16 @@ def test_the_end_of_the_hub_ends_every_wait(world: World) -> None:
         world.backends[0].wait(ticket)
 
 
+def test_what_is_too_large_to_be_announced_is_not_the_hubs_end(world: World) -> None:
+    ticket = world.allreduce(1, "other", np.ones(2))
+    with pytest.raises(HorovodInternalError, match=r"Submit of \d+ bytes") as caught:
+        world.backends[0].wait(world.allreduce(0, "x" * (17 << 20), np.ones(2)))
+    assert not isinstance(caught.value, PeerLostError)
+    with pytest.raises(PeerLostError, match=r"rank 0 .* could not say what it submitted") as lost:
+        world.backends[1].wait(ticket)
+    assert lost.value.rank == 0
+
+
 def test_join_and_averages(world: World) -> None:
     def body(rank: int) -> Any:
         array = np.full(2, rank + 1.0)

@@ -47,6 +47,8 @@ def explain_mismatch(requests: Mapping[int, Request]) -> str | None:
     Nothing was computed and only this operation failed, with this message on every rank that submitted it.
     Make the calls agree, or give different operations different names.
     """
+    if len(set(map(id, requests.values()))) == 1:  # as mostly, where hundreds of ranks say the same
+        return None
     for what, value in _CHECKS:
         values = {rank: value(request) for rank, request in sorted(requests.items())}
         if len(set(values.values())) > 1:

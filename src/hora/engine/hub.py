@@ -3,7 +3,8 @@
 It runs in a thread of the launcher (``hora run``) or, where something else launched the workers, of the lowest rank.
 ``engine.rendezvous`` says when a generation is complete, ``engine.circle`` coordinates it; the hub carries their
 messages, hands out shared memory, and notices deaths: a connection that drops, a process that ends, or what the
-launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped.
+launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped; what goes wrong in a
+generation, or is too large to be said, ends that generation with a sentence to its workers, and never the hub.
 
 Workers come by an inherited connection, a Unix socket, or TCP. Over the first two, which only this user's processes can
 hold, the hub gives them the job's secret; over TCP it never does: who comes there has to prove that it knows it.
@@ -41,6 +42,7 @@ _FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from a
 _HANDSHAKE_S = 10.0
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
+_REASON_CHARACTERS = 4096
 _TICK_S = 0.05
 _IDLE_S = 1.0
 
@@ -100,6 +102,7 @@ class Hub:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
         self._stopping = False
+        self._complaints: set[str] = set()
         self._idle = threading.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name="hora-hub", daemon=True)
@@ -160,18 +163,47 @@ class Hub:
         try:
             while not self._stopping:
                 for key, events in self._selector.select(_TICK_S if self._timed() else _IDLE_S):
-                    key.data(events)
+                    self._guarded(lambda: key.data(events))  # noqa: B023 (called at once)
                 while not self._posted.empty():
-                    self._posted.get()()
+                    self._guarded(self._posted.get())
                 now = time.monotonic()
                 if now >= next_tick:
-                    self._tick(now)
+                    self._guarded(lambda: self._tick(now))  # noqa: B023
                     next_tick = now + _TICK_S
-                self._deliver()
+                for circle in [*self._circles]:
+                    self._guarded(lambda: self._deliver(circle), circle)  # noqa: B023
         except Exception:
             _log.exception("the hub stopped on an error of its own")
         finally:
             self._shut()
+
+    def _guarded(self, call: Callable[[], None], circle: Circle | None = None) -> None:
+        """Whatever goes wrong in ``call`` is told, and ends the circle that it is about, but not the hub."""
+        try:
+            call()
+        except Exception as error:
+            if not isinstance(error, WireError) and repr(error) not in self._complaints:  # once, not at every turn
+                self._complaints.add(repr(error))
+                _log.exception("the hub met an error of its own and goes on")
+            if circle is not None:
+                self._give_up(circle, str(error) if isinstance(error, WireError) else f"an error of Hora's: {error!r}")
+
+    def _give_up(self, circle: Circle, reason: str) -> None:
+        """A generation that cannot be coordinated any more is over; its workers are told why."""
+        text = f"the hub can no longer coordinate this generation: {reason}"
+        for guest in self._circles[circle].values():
+            if guest.circle is circle:
+                self._send(guest, m.encode(m.Refused(circle.generation, "unfit", text[:_REASON_CHARACTERS])))
+        self._end_circle(circle)
+
+    def _end_circle(self, circle: Circle) -> None:
+        for guest in self._circles.pop(circle).values():
+            if guest.circle is circle:  # was left behind: what it still says is answered as stale
+                guest.circle = None
+        if (segment := self._segments.pop(circle, None)) is not None:
+            segment.close()
+        if not self._circles:
+            self._idle.set()
 
     def _timed(self) -> bool:
         """Whether anything is under way that time may end soon."""
@@ -195,26 +227,22 @@ class Hub:
             if guest.lost_at is not None and now - guest.lost_at > (_FAR_STATUS_WAIT_S if far else _STATUS_WAIT_S):
                 self._bury(rank, f"its connection{far} closed: killed, or it ended without hora.shutdown()")
         for circle in [*self._circles]:
-            circle.tick(now)
+            self._guarded(lambda: circle.tick(now), circle)  # noqa: B023
 
-    def _deliver(self) -> None:
-        for circle in [*self._circles]:
-            circle.flush()
-            outbox, circle.outbox = circle.outbox, []
-            for ranks, message in outbox:
-                payload = m.encode(message)
-                for rank in ranks:
-                    guest = self._circles[circle].get(rank)
-                    if guest is not None and guest.circle is circle:
+    def _deliver(self, circle: Circle) -> None:
+        circle.flush()
+        outbox, circle.outbox = circle.outbox, []
+        for ranks, message in outbox:
+            payloads = [*m.portions(message)]
+            for rank in ranks:
+                guest = self._circles[circle].get(rank)
+                if guest is not None and guest.circle is circle:
+                    for payload in payloads:
                         self._send(guest, payload)
-                        if isinstance(message, m.Farewell):
-                            guest.circle = None
-            if not circle.present or all(g.circle is not circle for g in self._circles[circle].values()):
-                del self._circles[circle]
-                if (segment := self._segments.pop(circle, None)) is not None:
-                    segment.close()
-                if not self._circles:
-                    self._idle.set()
+                    if isinstance(message, m.Farewell):
+                        guest.circle = None
+        if not circle.present or all(g.circle is not circle for g in self._circles[circle].values()):
+            self._end_circle(circle)
 
     # ---- connections ----
 
@@ -238,7 +266,8 @@ class Hub:
             self._selector.unregister(door.listener)
             door.listener.close()
             if door.path is not None:
-                door.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # its directory may have become another's
+                    door.path.unlink()
 
     def _admit(self, sock: socket.socket, rank: int | None, inherited: bool) -> None:
         theirs = ours = ""
@@ -276,8 +305,13 @@ class Hub:
             self._push(guest)
 
     def _send(self, guest: _Guest, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        if guest.lost_at is None:
+        if guest.lost_at is not None:
+            return
+        try:
             guest.endpoint.queue(payload, descriptors)
+        except WireError as error:
+            self._drop(guest, str(error))
+        else:
             self._push(guest)
 
     def _push(self, guest: _Guest) -> None:
