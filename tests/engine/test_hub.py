@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -30,6 +31,7 @@ from hora.wire.messages import (
     Bye,
     Died,
     Farewell,
+    GivenUp,
     Hello,
     Join,
     Left,
@@ -437,6 +439,58 @@ def test_closing_the_hub_is_told_to_the_workers(caplog: pytest.LogCaptureFixture
     assert worker.lost
     worker.line.close()
     assert not caplog.records
+
+
+def test_idle_connections_do_not_keep_a_worker_out(hub: Hub) -> None:
+    listener = listen_tcp(["127.0.0.1"])
+    where = listener.getsockname()
+    hub.open_tcp(listener)
+    idle = [socket.create_connection(where, 5) for _ in range(30)]  # more than 2 * 2 + 16
+    try:
+        channel = reach([f"127.0.0.1:{where[1]}"], hub.secret, timeout_s=10)
+        channel.close()
+        assert _receive(idle[0])[:5] in (b"HORA1", b"") and _receive(idle[0]) == b""  # the oldest made room
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def test_too_few_file_descriptors_do_not_keep_the_hub_busy_or_a_worker_out(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen_tcp(["127.0.0.1"])
+    where = listener.getsockname()
+    hub.open_tcp(listener)
+    with socket.create_connection(where, 5) as idle:
+        assert _receive(idle)[:5] == b"HORA1"
+        accept, tried = socket.socket.accept, []
+
+        def once(self: socket.socket) -> Any:
+            tried.append(self)
+            if len(tried) == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(self)
+
+        monkeypatch.setattr(socket.socket, "accept", once)
+        reach([f"127.0.0.1:{where[1]}"], hub.secret, timeout_s=10).close()
+        assert _receive(idle) == b"" and len(tried) == 2  # the stranger made room
+
+
+def test_a_worker_that_was_given_up_is_told_when_it_goes_on(workers: list[Worker]) -> None:
+    meet(workers)
+    workers[0].line.send(GivenUp(0, 1, "it has not answered for 600 s"))
+    refused = workers[1].expect(Refused)
+    assert refused.kind == "stale" and "it has not answered for 600 s" in refused.text
+    workers[1].heard.clear()
+    workers[1].line.send(Submit(0, ()))
+    assert "it has not answered for 600 s" in workers[1].expect(Refused).text
+    workers[0].line.send(Bye(0))
+    workers[0].expect(Farewell)
+    workers[1].heard.clear()
+    workers[1].line.send(Join(0, False))  # the others are gone: nobody is left to remember why
+    assert "generation 0" in workers[1].expect(Refused).text
+    workers[1].line.send(Bye(0))
+    workers[1].expect(Farewell)
 
 
 # ---- nothing ends the hub ----

@@ -13,6 +13,7 @@ hold, the hub gives them the job's secret; over TCP it never does: who comes the
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import queue
@@ -251,13 +252,25 @@ class Hub:
         self._selector.register(door.listener, selectors.EVENT_READ, lambda _: self._accept(door.listener))
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        try:
             sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
+                time.sleep(_TICK_S)  # it will be tried again at once, and others have to give something back first
+            return
+        with contextlib.suppress(OSError):
             mine = sock.family != socket.AF_UNIX or peer_of(sock)[1] == os.getuid()
-            if not mine or len(self._strangers) > 2 * self._size + 16:
-                sock.close()
-            else:
+            if mine and (len(self._strangers) < 2 * self._size + 16 or self._make_room()):
                 self._admit(sock, None, inherited=False)
+                return
+        sock.close()
+
+    def _make_room(self) -> bool:
+        """Hang up on whoever has waited longest to be told apart from a stranger; False if there is none."""
+        unproven = [guest for guest in self._strangers if not guest.endpoint.proven]
+        if unproven:
+            self._drop(min(unproven, key=lambda guest: guest.since), "did not authenticate before others came")
+        return bool(unproven)
 
     def _shut_doors(self, came: int | None) -> None:
         """Those that wait for no more than ``came``; None: all."""
