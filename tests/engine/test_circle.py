@@ -192,6 +192,25 @@ def test_a_worker_that_cannot_move_data_ends_the_generation_but_may_still_leave(
     assert taken(circle, m.Farewell) == [((1,), m.Farewell(5))]
 
 
+def test_a_rank_that_was_given_up_is_answered_when_it_runs_again(circle: Circle) -> None:
+    circle.receive(0, m.GivenUp(5, 2, "it has not answered for 600 s"), 0.0)
+    circle.flush()
+    (died, told), circle.outbox = circle.outbox, []
+    assert died == ((0, 1), m.Died(5, 2, "it has not answered for 600 s"))
+    assert told[0] == (2,) and "it has not answered for 600 s" in told[1].text  # type: ignore[attr-defined]
+    late = [m.Submit(5, (allreduce("a").encode(),)), m.Submit(5, (7,)), m.Join(5, False), m.StoreGet(5, 1, "k"),
+            m.SnapshotAsk(5, 1), m.StackAsk(5, 1, 0)]  # fmt: skip
+    for message in late:
+        circle.receive(2, message, 1.0)
+        assert [(ranks, reply.kind) for ranks, reply in taken(circle, m.Refused)] == [((2,), "stale")], message
+    for message in (m.StateReply(5, 1, True, ()), m.StackReply(5, 1, ""), m.StoreSet(5, "k", b""), m.LastWords(5, "")):
+        circle.receive(2, message, 1.0)
+    circle.receive(0, m.GivenUp(5, 2, "again"), 1.0)
+    assert circle.outbox == []
+    circle.receive(2, m.Bye(5), 2.0)
+    assert circle.outbox == [((2,), m.Farewell(5))]
+
+
 def test_questions_to_those_who_are_gone_are_answered(circle: Circle) -> None:
     circle.receive(2, m.Bye(5), 0.0)
     circle.receive(0, m.StackAsk(5, 9, 2), 0.0)

@@ -313,3 +313,11 @@ def test_stacks_and_verdicts_between_processes() -> None:
     assert (first["code"], second["code"]) == (0, 0), (first, second)
     assert (first["name"], first["missing"], first["in stack"]) == ("allreduce.lonely", [1], True)
     assert first["text"] == "StallError: too slow"
+
+
+def test_a_process_that_was_given_up_while_it_was_stopped_ends_when_it_goes_on() -> None:
+    first, second = run_crew("given_up", 2)
+    assert (first["code"], second["code"]) == (0, 0), (first, second)
+    assert first["text"].startswith("PeerLostError: rank 1 ")
+    assert second["text"].startswith("ShutDownError: 'allreduce.after' cannot be done: "), second
+    assert "has not answered for 600 s" in second["text"] or "generation 0" in second["text"]

@@ -38,6 +38,7 @@ from hora.wire.messages import (
     Op,
     Peer,
     Plan,
+    Refused,
     SnapshotAsk,
     SnapshotReply,
     StackAsk,
@@ -91,6 +92,7 @@ class Circle:
         self._agreement = Agreement(len(peers), cache_capacity=settings.cache_capacity, strict=settings.strict)
         self._decisions: list[Decision] = []
         self._words: dict[int, str] = {}
+        self._given_up: dict[int, str] = {}  # why
         self._store: dict[str, bytes] = {}
         self._store_waits: dict[str, list[tuple[int, int]]] = {}
         self._stack_asks: dict[int, tuple[int, int]] = {}  # our number -> (asker, its number)
@@ -104,6 +106,9 @@ class Circle:
 
     def receive(self, rank: int, message: AnyMessage, now: float) -> None:
         """A message from a member. Raises WireError if no well-behaved worker would send it."""
+        if rank not in self.present:
+            self._answer_the_gone(rank, message)
+            return
         match message:
             case Submit(items=items):
                 self._submit(rank, items, now)
@@ -132,7 +137,10 @@ class Circle:
             case Broken(status=status):
                 self._end(rank, status, self.present - {rank})
             case GivenUp(rank=silent, status=status):
-                self.died(silent, status)
+                if silent in self.present:
+                    self.died(silent, status)
+                    self._given_up[silent] = status
+                    self._tell((silent,), self._refusal(silent))  # it will read that when it goes on
             case Bye():
                 self._leave(rank)
             case Join() | StateReply():
@@ -147,6 +155,24 @@ class Circle:
         self.present.discard(rank)
         self._end(rank, status, self.present)
         self._forget_asker(rank)
+
+    def _answer_the_gone(self, rank: int, message: AnyMessage) -> None:
+        """One that has left, or was given up and runs again: it must not wait for what will not come."""
+        match message:
+            case Bye():
+                self._tell((rank,), Farewell(self.generation))
+            case Submit() | Join() | StoreGet() | SnapshotAsk() | StackAsk():
+                self._tell((rank,), self._refusal(rank))
+
+    def _refusal(self, rank: int) -> Refused:
+        if rank not in self._given_up:
+            return Refused(self.generation, "stale", f"rank {rank} has left this generation.")
+        text = (
+            f"the others have given rank {rank} up: {self._given_up[rank]}. They went on, or ended, without it.\n"
+            "It runs again, but this generation is over: end this process. Raise HORA_STALL_SHUTDOWN_TIME_SECONDS if "
+            "workers may be stopped for so long."
+        )
+        return Refused(self.generation, "stale", text)
 
     def _end(self, rank: int, status: str, audience: Iterable[int]) -> None:
         if self.dead is None:
