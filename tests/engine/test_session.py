@@ -119,6 +119,49 @@ say(session.rank())
         assert {row["name"] for row in rows if row["ph"] == "X"} == {"0", "1"}
 
 
+def test_a_disk_that_fills_up_under_a_timeline_costs_only_the_timeline(tmp_path: Path) -> None:
+    program = f"""
+import resource
+session.init()
+session.start_timeline({str(tmp_path / "t.json")!r})
+if session.rank() == 1:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+for i in range(50):
+    total(1)
+session.shutdown()
+say(session.is_initialized())
+"""
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + program)
+    done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _said(done.stdout) == [[False], [False]]
+    assert done.stderr.count("is no longer written: ") == 1 and "File too large" in done.stderr, done.stderr
+    for name in ("t.json", "t.rank1.json"):
+        assert json.loads((tmp_path / name).read_text())
+
+
+def test_whatever_the_monitor_raises_the_others_see_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    session.init()
+    done: list[str] = []
+    backend = session.engine().backend
+    for name in ("leave", "close"):
+        real = getattr(backend, name)
+        monkeypatch.setattr(backend, name, lambda real=real, name=name: (done.append(name), real()))
+
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    monitor = session._monitor
+    assert monitor is not None
+    monkeypatch.setattr(monitor, "record", lambda _: fail())
+    with pytest.raises(RuntimeError, match="planted"):
+        session.shutdown()
+    assert done == ["leave", "close"] and not session.is_initialized() and session._monitor is None
+    session.init()
+    session.shutdown()
+
+
 def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PRELUDE + "session.init()\nif session.rank() == 1: raise KeyError('no such thing')\ntotal(1)\n")

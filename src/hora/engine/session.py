@@ -112,10 +112,12 @@ def shutdown() -> None:
         if current is None:
             return
         ending, current = current, None
-        if _monitor is not None:
-            _monitor.close()
-            _monitor = None
-        ending.close()
+        monitor, _monitor = _monitor, None
+        try:
+            if monitor is not None:
+                monitor.close()
+        finally:
+            ending.close()  # or the others would see a death
 
 
 def is_initialized() -> bool:
