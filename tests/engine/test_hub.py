@@ -23,6 +23,8 @@ from hora.engine.hub import Hub
 from hora.engine.line import Greeting, Line
 from hora.engine.request import Request, Segment
 from hora.engine.snapshot import unpack
+from hora.errors import EnvironmentUnfit
+from hora.transport import shm
 from hora.transport.base import DType, Kind
 from hora.wire.door import listen_tcp
 from hora.wire.frame import MAX_FRAME_BYTES, SECRET_BYTES, Channel, WireTimeout
@@ -285,6 +287,21 @@ def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     assert all(greeting.message.transport == "gloo" for greeting in welcomed)
 
 
+@pytest.mark.parametrize("error", [EnvironmentUnfit("File too large. Perhaps ulimit -f."), OSError("no memory")])
+def test_memory_that_cannot_be_had_is_made_up_for_by_gloo_and_everybody_knows_why(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(shm, "create_segment", refuse)
+    monkeypatch.setattr(shm, "available", lambda: True)
+    refused = together(*(lambda w=worker: w.greet(0, settings=Settings(transport="shm")) for worker in workers))
+    assert all(g.message.kind == "unfit" and str(error) in g.message.text for g in refused)
+    welcomed = together(*(lambda w=worker: w.greet(1, settings=Settings()) for worker in workers))
+    assert all((g.message.transport, g.message.unshared) == ("gloo", str(error)) for g in welcomed)
+
+
 # ---- several hosts ----
 
 
@@ -301,6 +318,8 @@ def test_the_transport_follows_from_where_the_workers_are() -> None:
     assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
     assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"
     assert hosts_of("a", "a", settings=Settings(transport="gloo")) == "gloo"
+    assert hosts_of(*["a"] * 256) == "shm" and hosts_of(*["a"] * 257) == "gloo"
+    assert hosts_of(*["a"] * 257, "b") == "gloo"
     mpi = Settings(transport="mpi")
     assert hosts_of("a", "a", "b", settings=mpi) == "shm+mpi" and hosts_of("a", "b", settings=mpi) == "mpi"
     assert hosts_of("a", "a", settings=mpi) == "mpi"

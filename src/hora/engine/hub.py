@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hora.config.settings import Settings
+from hora.config.world import MOST_ON_A_HOST
 from hora.engine.circle import Circle
 from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
+from hora.errors import HoraError
 from hora.wire import messages as m
 from hora.wire.door import ip_of, open_door, peer_of, tune_tcp
 from hora.wire.frame import SECRET_BYTES, Endpoint, WireClosed, WireError
@@ -455,7 +457,7 @@ class Hub:
             transport = "shm" if segment is not None else "gloo"
         guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
         if transport != "shm" and settings.transport == "shm":
-            text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}. Use transport 'auto'."
+            text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}\nUse transport 'auto'."
             for guest in guests.values():
                 self._send(guest, m.encode(m.Refused(generation, "unfit", text)))
             return
@@ -467,7 +469,7 @@ class Hub:
         for rank, guest in guests.items():
             guest.circle, guest.circle_rank = circle, rank
         for rank, guest in guests.items():
-            welcome: m.Message = m.Welcome(generation, rank, peers, transport, settings, segment is not None)
+            welcome = m.Welcome(generation, rank, peers, transport, settings, segment is not None, failure)
             self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
 
     def _addresses(self, hellos: Sequence[m.Hello]) -> dict[int, str]:
@@ -508,8 +510,12 @@ def _choose(hellos: Sequence[m.Hello]) -> tuple[str, str]:
         if settings.transport in ("gloo", "mpi"):
             return between, ""
         lacking = [hello.rank for hello in hellos if not hello.core]
-        return ("gloo", f"rank {lacking[0]} lacks Hora's C core") if lacking else ("shm", "")
-    shared = settings.hierarchical and max(hosts.values()) > 1 and all(hello.core for hello in hellos)
+        if lacking:
+            return "gloo", f"rank {lacking[0]} lacks Hora's C core"
+        if len(hellos) > MOST_ON_A_HOST:
+            return "gloo", f"{len(hellos)} workers are on one host, and at most {MOST_ON_A_HOST} can share its memory"
+        return "shm", ""
+    shared = settings.hierarchical and 1 < max(hosts.values()) <= MOST_ON_A_HOST and all(h.core for h in hellos)
     return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
 
 
@@ -523,6 +529,5 @@ def _make_segment(size: int, generation: int, settings: Settings) -> tuple[_Segm
         return None, "Hora's C core is not built here"
     try:
         return shm.create_segment(size, generation, settings), ""
-    except OSError as error:
-        _log.warning("shared memory cannot be had (%s): falling back to gloo, which is slower", error)
+    except (OSError, HoraError) as error:
         return None, str(error)

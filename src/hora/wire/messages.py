@@ -70,6 +70,7 @@ class Welcome(Message, frozen=True):
     the hub is elsewhere; then the members make it themselves.
 
     The others are "gloo" and "mpi", and "shm+gloo" and "shm+mpi": shared memory inside each host, the other between.
+    ``unshared`` says why it is not "shm", if somebody might have expected that.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class Welcome(Message, frozen=True):
     transport: str
     settings: Settings
     descriptor: bool = False
+    unshared: str = ""
 
 
 class Refused(Message, frozen=True):
