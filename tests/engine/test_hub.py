@@ -256,7 +256,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
     hub: Hub, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = FakeSegment()
-    monkeypatch.setattr(hub_module, "_make_segment", lambda *_: (segment, ""))
+    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (segment, ""))
     shared = Settings(transport="auto")
     greetings = together(*(lambda w=worker: w.greet(settings=shared) for worker in workers))
     descriptors = [greeting.descriptor for greeting in greetings]
@@ -278,7 +278,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
 def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "_make_segment", lambda *_: (None, "no core"))
+    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (None, "no core"))
     shm = Settings(transport="shm")
     refused = together(*(lambda w=worker: w.greet(0, settings=shm) for worker in workers))
     assert all(g.message.kind == "unfit" and "no core" in g.message.text for g in refused)
@@ -303,26 +303,6 @@ def test_memory_that_cannot_be_had_is_made_up_for_by_gloo_and_everybody_knows_wh
 
 
 # ---- several hosts ----
-
-
-def hosts_of(*hosts: str, settings: Settings = Settings(), core: bool = True) -> str:  # noqa: B008
-    size = len(hosts)
-    hellos = [Hello(0, r, size, 1, h, tuple(range(size)), settings, core=core or r > 0) for r, h in enumerate(hosts)]
-    return hub_module._choose(hellos)[0]
-
-
-def test_the_transport_follows_from_where_the_workers_are() -> None:
-    assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == "gloo"
-    assert hosts_of("a", "a", "b") == "shm+gloo" and hosts_of("a", "a", "b", core=False) == "gloo"
-    assert hosts_of("a", "a", core=False) == "gloo"
-    assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
-    assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"
-    assert hosts_of("a", "a", settings=Settings(transport="gloo")) == "gloo"
-    assert hosts_of(*["a"] * 256) == "shm" and hosts_of(*["a"] * 257) == "gloo"
-    assert hosts_of(*["a"] * 257, "b") == "gloo"
-    mpi = Settings(transport="mpi")
-    assert hosts_of("a", "a", "b", settings=mpi) == "shm+mpi" and hosts_of("a", "b", settings=mpi) == "mpi"
-    assert hosts_of("a", "a", settings=mpi) == "mpi"
 
 
 def test_shared_memory_on_several_hosts_is_refused() -> None:

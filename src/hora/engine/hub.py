@@ -22,16 +22,13 @@ import selectors
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hora.config.settings import Settings
-from hora.config.world import MOST_ON_A_HOST
+from hora.engine.choice import SharedSegment, choose, make_segment
 from hora.engine.circle import Circle
 from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
-from hora.errors import HoraError
 from hora.wire import messages as m
 from hora.wire.door import ip_of, open_door, peer_of, tune_tcp
 from hora.wire.frame import SECRET_BYTES, Endpoint, WireClosed, WireError
@@ -48,16 +45,6 @@ _BACKLOG_BYTES = 64 * 2**20
 _REASON_CHARACTERS = 4096
 _TICK_S = 0.05
 _IDLE_S = 1.0
-
-
-class _Segment(Protocol):
-    """What the hub needs of a shared-memory segment (``transport.shm``)."""
-
-    fd: int
-
-    def mark_dead(self, rank: int, status: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Door(NamedTuple):
@@ -94,7 +81,7 @@ class Hub:
         self._strangers: set[_Guest] = set()  # connected, but no Hello yet
         self._rendezvous = Rendezvous(size)
         self._circles: dict[Circle, dict[int, _Guest]] = {}
-        self._segments: dict[Circle, _Segment] = {}
+        self._segments: dict[Circle, SharedSegment] = {}
         self._fading: dict[int, _Guest] = {}  # connection gone, fate not yet known
         self._statuses: dict[int, str] = {}
         self._doors: list[_Door] = []
@@ -449,11 +436,11 @@ class Hub:
         generation, settings = hellos[0].generation, hellos[0].settings
         addresses = self._addresses(hellos)
         peers = tuple(m.Peer(i, h.rank, h.pid, h.host, addresses.get(h.rank, "")) for i, h in enumerate(hellos))
-        transport, failure = _choose(hellos)
-        segment: _Segment | None = None
+        transport, failure = choose(hellos)
+        segment: SharedSegment | None = None
         near = not any(self._guests[h.rank].theirs for h in hellos if h.rank in self._guests)
         if transport == "shm" and near:  # over TCP no memory can be handed out
-            segment, failure = _make_segment(len(peers), generation, settings)
+            segment, failure = make_segment(len(peers), generation, settings)
             transport = "shm" if segment is not None else "gloo"
         guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
         if transport != "shm" and settings.transport == "shm":
@@ -499,35 +486,3 @@ class Hub:
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
-
-
-def _choose(hellos: Sequence[m.Hello]) -> tuple[str, str]:
-    """The transport of a generation of these, as far as where they are decides it; and why not shared memory."""
-    settings, hosts = hellos[0].settings, Counter(hello.host for hello in hellos)
-    several = "the workers are on several hosts"
-    between = "mpi" if settings.transport == "mpi" else "gloo"
-    if len(hosts) == 1:
-        if settings.transport in ("gloo", "mpi"):
-            return between, ""
-        lacking = [hello.rank for hello in hellos if not hello.core]
-        if lacking:
-            return "gloo", f"rank {lacking[0]} lacks Hora's C core"
-        if len(hellos) > MOST_ON_A_HOST:
-            return "gloo", f"{len(hellos)} workers are on one host, and at most {MOST_ON_A_HOST} can share its memory"
-        return "shm", ""
-    shared = settings.hierarchical and 1 < max(hosts.values()) <= MOST_ON_A_HOST and all(h.core for h in hellos)
-    return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
-
-
-def _make_segment(size: int, generation: int, settings: Settings) -> tuple[_Segment | None, str]:
-    """A segment of shared memory, or why there is none."""
-    try:
-        from hora.transport import shm
-    except ImportError as error:
-        return None, str(error)
-    if not shm.available():
-        return None, "Hora's C core is not built here"
-    try:
-        return shm.create_segment(size, generation, settings), ""
-    except (OSError, HoraError) as error:
-        return None, str(error)
