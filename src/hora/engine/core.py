@@ -157,10 +157,14 @@ class Engine:
 
     def close(self) -> None:
         """Leave in good order and free everything."""
-        self.process_sets.close()
-        self.repeated.clear()
-        self.backend.leave()
-        self.backend.close()
+        try:
+            self.process_sets.close()
+            self.repeated.clear()
+        finally:
+            try:
+                self.backend.leave()
+            finally:
+                self.backend.close()
 
 
 _traced = threading.local()

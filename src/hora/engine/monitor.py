@@ -1,7 +1,8 @@
 """The monitor: one quiet thread that watches while the others work.
 
 It looks four times a second: for deadlocks and stalls while something of this rank is in flight, and for timeline
-events to write. It never touches data, so what it watches cannot make it hang.
+events to write. It never touches data, so what it watches cannot make it hang; and a timeline that cannot be written,
+because a disk is full, is dropped and does not keep it from watching.
 """
 
 from __future__ import annotations
@@ -38,11 +39,28 @@ class Monitor:
     def record(self, timeline: Timeline | None) -> None:
         """Write events to this timeline from now on, or to none; the one before is completed first."""
         with self._lock:
-            if self._timeline is not None:
-                self._timeline.write(self._backend.events())
-                self._timeline.close()
+            self._write(last=True)
             self._backend.trace(timeline is not None)
             self._timeline = timeline
+
+    def _write(self, *, last: bool = False) -> None:
+        """What happened since; the caller has the lock."""
+        timeline = self._timeline
+        if timeline is None:
+            return
+        events = self._backend.events()
+        try:
+            timeline.write(events)
+            if last:
+                timeline.close()
+        except Exception as error:
+            self._timeline = None
+            timeline.drop()
+            self._backend.trace(False)
+            _log.warning(
+                "the timeline %s is no longer written: %s. What was written before stays; nothing else is lost.",
+                timeline.path, error,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Stop watching. Safe to call twice."""
@@ -56,8 +74,7 @@ class Monitor:
         while not self._stop.wait(_EVERY_S):
             try:
                 with self._lock:
-                    if self._timeline is not None:
-                        self._timeline.write(self._backend.events())
+                    self._write()
                 now = time.monotonic()
                 busy_since = (busy_since or now) if self._size > 1 and self._backend.waiting() else 0.0
                 if busy_since and now - busy_since >= _PATIENCE_S:

@@ -29,7 +29,10 @@ from typing import Literal, NamedTuple
 
 from hora.errors import HoraError
 
-__all__ = ["SECRET_BYTES", "Channel", "Chunk", "Codec", "Endpoint", "Role", "WireClosed", "WireError", "WireTimeout"]
+__all__ = [
+    "MAX_FRAME_BYTES", "SECRET_BYTES", "Channel", "Chunk", "Codec", "Endpoint", "Role", "WireClosed", "WireError",
+    "WireTimeout", "WireTooLarge",
+]  # fmt: skip
 
 SECRET_BYTES = 32
 MAX_FRAME_BYTES = 16 * 2**20
@@ -55,6 +58,10 @@ class WireClosed(WireError):
 
 class WireTimeout(WireError):
     """The other end did not read or write in time."""
+
+
+class WireTooLarge(WireError):
+    """What was to be sent does not fit in a frame; nothing was sent, and the connection is as it was."""
 
 
 class Chunk(NamedTuple):
@@ -98,7 +105,9 @@ class Codec:
     def send(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Queue one payload, with open file descriptors for a Unix socket to carry along."""
         if len(payload) > self._max_bytes:
-            raise WireError(f"a message of {len(payload)} bytes exceeds the limit of {self._max_bytes} bytes per frame")
+            raise WireTooLarge(
+                f"a message of {len(payload)} bytes exceeds the limit of {self._max_bytes} bytes per frame"
+            )
         if self._keys is None:
             self._early.append((payload, descriptors))
             return
