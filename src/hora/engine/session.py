@@ -27,7 +27,7 @@ from hora.engine.backend import Backend
 from hora.engine.core import Engine
 from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
-from hora.engine.process_set import ProcessSet
+from hora.engine.process_set import ProcessSet, gather_ranks
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
 from hora.transport import movers, shm
@@ -253,7 +253,7 @@ def _members(comm: Any, world: World) -> tuple[int, ...]:
     if comm is None:
         return tuple(range(world.size))
     if hasattr(comm, "Get_group"):  # an mpi4py communicator
-        comm = comm.allgather(world.rank)
+        comm = gather_ranks(comm, world.rank)
     try:
         members = tuple(sorted({int(r) for r in comm}))
     except TypeError:
@@ -271,7 +271,8 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         alone = (Peer(0, world.rank, os.getpid(), world.host),)
         segment = shm.create_segment(1, _generation, settings)
         try:
-            return Engine(world, settings, 0, "shm", alone, TableBackend(segment.fd, 0, alone, settings, _generation))
+            backend: Backend = TableBackend(segment.fd, 0, alone, settings, _generation)
+            return Engine(world, settings, 0, "shm", alone, backend, os.urandom(32))
         finally:
             segment.close()
     meeting = meet(world, settings, members, _generation)
@@ -281,7 +282,6 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         world = msgspec.structs.replace(
             world, rank=rank_, size=size_, homogeneous=is_homogeneous_hosts(hosts), **places(hosts)[rank_]._asdict()
         )
-    backend: Backend
     made: shm.Segment | None = None
     if meeting.transport == "shm":
         fd = meeting.segment_fd
@@ -301,7 +301,8 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         if rank_ == 0 and len(set(hosts)) == 1 and settings.transport == "auto" and (reason := shm.why_not()):
             _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
         backend = talk.start(meeting)
-    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
+    key = meeting.channel.key_for(f"generation {_generation}")
+    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend, key)
     if meeting.transport == "shm" and meeting.segment_fd < 0:
         started.meet_all("init shared memory")
         if made is not None:
