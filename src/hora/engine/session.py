@@ -30,7 +30,7 @@ from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet, gather_ranks
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
-from hora.transport import movers, shm
+from hora.transport import movers, preload, shm
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -85,6 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
         variables = env.environ()
         world, settings = detect(variables), env.settings(variables)
+        env.keep_from_children(str(preload.LIBRARY))
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
         _generation += 1
