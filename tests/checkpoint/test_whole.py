@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import stat
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.launch.jobs import clean_environment
 
-from hora.checkpoint.whole import json_text, replacing, replacing_path, write_json
+from hora.checkpoint.whole import from_json, json_text, replacing, replacing_path, write_json
 from hora.errors import UsageError
 
 OLD, NEW = b"old " * 1000, b"new " * 2000
@@ -205,3 +208,31 @@ def test_json_is_for_people_and_programs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--json .*file/x.json cannot be written: File exists. Give another"):
         write_json(tmp_path / "file" / "x.json", {}, "--json")
+
+
+class Inner(msgspec.Struct):
+    rate: float = 1.0
+    maybe: float | None = 2.0
+    text: str = "default"
+
+
+class Outer(msgspec.Struct):
+    inner: Inner
+    many: list[float] = []
+    by_rank: dict[int, float] = {}
+    inners: list[Inner] = []
+    facts: dict[str, Any] = {}
+
+
+def test_numbers_that_json_does_not_have_come_back_as_nan() -> None:
+    bad = Inner(rate=math.inf, maybe=None)
+    outer = Outer(bad, [0.5, math.nan], {3: -math.inf, 4: 1.5}, [bad, Inner()], {"loss": math.nan, "lr": None})
+    back = from_json(json_text(outer), Outer)
+    assert math.isnan(back.inner.rate) and back.inner.maybe is None and math.isnan(back.inners[0].rate)
+    assert back.many[0] == 0.5 and math.isnan(back.many[1]) and back.inners[1] == Inner()
+    assert math.isnan(back.by_rank[3]) and back.by_rank[4] == 1.5
+    assert back.facts == {"loss": None, "lr": None}  # nobody said that these are numbers
+    assert from_json(b'{"inner": {"text": null}}', Outer).inner.text == "default"
+    for wrong in (b'{"inner": 3}', b'{"many": [1.0]}', b"[", b'{"inner": {}, "many": ["1"]}'):
+        with pytest.raises(msgspec.DecodeError):
+            from_json(wrong, Outer)
