@@ -35,11 +35,22 @@ _PREFIX = {kind: kind.name.lower() for kind in Kind}
 
 
 class Engine:
-    """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation."""
+    """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation.
+
+    ``key`` is what its ranks, and nobody else, know: what comes back from a collective is as the network left it.
+    """
 
     def __init__(
-        self, world: World, settings: Settings, rank: int, transport: str, peers: Sequence[Peer], backend: Backend
+        self,
+        world: World,
+        settings: Settings,
+        rank: int,
+        transport: str,
+        peers: Sequence[Peer],
+        backend: Backend,
+        key: bytes,
     ) -> None:
+        self.key = key
         self.world, self.settings, self.rank, self.transport, self.backend = world, settings, rank, transport, backend
         self.peers, self.size = tuple(peers), len(peers)
         self.everyone = tuple(range(self.size))

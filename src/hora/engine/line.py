@@ -82,6 +82,10 @@ class Line:
         self._thread = threading.Thread(target=self._listen, name="hora-line", daemon=True)
         self._thread.start()
 
+    def key_for(self, use: str) -> bytes:
+        """A key that only the workers of this job have; another for every use."""
+        return self._channel.key_for(use)
+
     def send(self, message: Message) -> None:
         """Raises WireError if the hub is gone or does not read."""
         if self.lost:

@@ -6,15 +6,16 @@ sets is two operations.
 
 from __future__ import annotations
 
+import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hora.errors import NotInitializedError, UsageError
 
 if TYPE_CHECKING:
     from hora.engine.core import Engine
 
-__all__ = ["ProcessSet", "ProcessSets", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = ["ProcessSet", "ProcessSets", "add_process_set", "gather_ranks", "global_process_set", "remove_process_set"]
 
 
 class ProcessSet:
@@ -179,5 +180,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _ranks_of_communicator(comm: object) -> list[int]:
     from hora.engine.session import rank
 
-    gathered: list[int] = comm.allgather(rank())  # type: ignore[attr-defined]
-    return gathered
+    return gather_ranks(comm, rank())
+
+
+def gather_ranks(comm: Any, rank: int) -> list[int]:
+    """What the processes of an mpi4py communicator say their ranks are; as numbers, for ``comm.allgather`` pickles."""
+    ranks = array.array("i", [0]) * comm.Get_size()
+    comm.Allgather(array.array("i", [rank]), ranks)
+    return list(ranks)

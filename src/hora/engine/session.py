@@ -27,10 +27,10 @@ from hora.engine.backend import Backend
 from hora.engine.core import Engine
 from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
-from hora.engine.process_set import ProcessSet
+from hora.engine.process_set import ProcessSet, gather_ranks
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
-from hora.transport import movers, shm
+from hora.transport import movers, preload, shm
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -85,6 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
         variables = env.environ()
         world, settings = detect(variables), env.settings(variables)
+        env.keep_from_children(str(preload.LIBRARY))
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
         _generation += 1
@@ -255,7 +256,7 @@ def _members(comm: Any, world: World) -> tuple[int, ...]:
     if comm is None:
         return tuple(range(world.size))
     if hasattr(comm, "Get_group"):  # an mpi4py communicator
-        comm = comm.allgather(world.rank)
+        comm = gather_ranks(comm, world.rank)
     try:
         members = tuple(sorted({int(r) for r in comm}))
     except TypeError:
@@ -279,7 +280,7 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         else:
             with contextlib.closing(segment):
                 backend: Backend = TableBackend(segment.fd, 0, alone, settings, _generation)
-                return Engine(world, settings, 0, "shm", alone, backend)
+                return Engine(world, settings, 0, "shm", alone, backend, os.urandom(32))
     meeting = meet(world, settings, members, _generation)
     rank_, size_, peers = meeting.rank, meeting.size, meeting.peers
     hosts = [peer.host for peer in peers]
@@ -301,7 +302,8 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
             backend = split.SplitBackend(backend, lambda: talk.start(meeting._replace(transport="gloo")))
     else:
         backend = _talk(meeting)
-    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
+    key = meeting.channel.key_for(f"generation {_generation}")
+    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend, key)
     if to_share and meeting.transport == "shm":
         started.meet_all("init shared memory")
         if made is not None:
