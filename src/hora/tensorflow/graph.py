@@ -4,8 +4,10 @@ Eagerly it is a call. In a graph it is two operations that call Python (``tf.num
 as arrays over the same memory, both ways): one begins the collective and never waits, the other waits for its result.
 
 TensorFlow's threads are few, and one that waits does nothing else. If ranks reach independent collectives in different
-orders, each could wait for one that the other has not begun, because its thread is waiting. So nothing is waited for in
-a ``tf.function`` before all collectives that do not depend on its result have begun: see ``_begin_all_first``.
+orders, each could wait for one that the other has not begun, because its thread is waiting. A ``tf.function`` begins
+its collectives in the order of the program, and waits for nothing before all that do not depend on its result have
+begun: see ``_begin_all_first``. A session knows no such order, and what it will run is not known beforehand. There none
+of TensorFlow's threads waits: see ``_aside``.
 
 An operation of a graph is named when it is traced, by the user or after the function and a counter: the same on all
 ranks that trace the same code. Retracing gives the same names again.
@@ -27,7 +29,7 @@ from hora.ops.host import Array
 from hora.ops.started import Started
 from hora.tensorflow.adapter import as_array, as_tensor, like
 
-__all__ = ["Start", "after_all", "carry", "now", "traced_name"]
+__all__ = ["Start", "after_all", "carry", "in_session", "now", "traced_name"]
 
 Start = Callable[[Sequence[Array]], Started[list[Array]]]
 """Begins a collective on arrays; what it gives has a list of arrays for its result."""
@@ -75,11 +77,11 @@ def carry(start: Start, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: S
     ticket = tf.numpy_function(begin, list(tensors), tf.int64, name="hora_begin")
     ticket.set_shape([])
     line = _user_line(ticket.op)
-    results = tf.numpy_function(end, [ticket], list(dtypes), stateful=False, name="hora_wait")
-    for result, shape in zip(results, shapes, strict=True):
-        result.set_shape(shape)
-    _begin_all_first(ticket.op, results[0].op)
-    return list(results)
+    outputs = _aside(end, ticket, dtypes) if _for_session() else _wait(end, ticket, dtypes)
+    for output, shape in zip(outputs, shapes, strict=True):
+        output.set_shape(shape)
+    _begin_all_first(ticket.op, outputs[0].op)
+    return list(outputs)
 
 
 def now(function: Callable[[], int]) -> Any:
@@ -92,11 +94,50 @@ def now(function: Callable[[], int]) -> Any:
 
 
 def after_all(function: Callable[[], int]) -> Any:
-    """The same, once all collectives that this graph has begun are over."""
+    """The same, once all collectives that this function has begun are over; in a session that is the caller's affair.
+
+    The function may wait for other ranks.
+    """
     if tf.executing_eagerly():
         return now(function)
+    if _for_session():
+        (result,) = _aside(lambda _: np.int32(function()), now(lambda: 0), [tf.int32])
+        result.set_shape([])
+        return result
     with tf.control_dependencies(list(_waits(tf.compat.v1.get_default_graph()))):
         return now(function)
+
+
+def in_session() -> bool:
+    """Whether a session runs what is traced now, and only if it is asked for; what is in a function runs with it."""
+    return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+
+
+def _for_session() -> bool:
+    """The same, or in a function of a graph that is run by a session: its threads are the session's."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
+def _wait(end: Callable[[Any], Any], ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
+    """The operation that calls ``end``; without a state: see ``_begin_all_first``."""
+    results: list[Any] = tf.numpy_function(end, [ticket], list(dtypes), stateful=False, name="hora_wait")
+    return results
+
+
+def _aside(end: Callable[[Any], Any], ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
+    """The same on a thread of its own, while TensorFlow's go on.
+
+    An operation that takes the only element of a data set is one of the few that hold no thread of the session's while
+    they are not done; and the element is computed by what the data set has in place of the session's threads. It takes
+    half a millisecond, so it is not for functions, which need it less.
+    """
+    element = {"output_types": list(dtypes), "output_shapes": [tf.TensorShape(None)] * len(dtypes)}
+    waiting = tf.data.Dataset.from_tensors(ticket).map(lambda number: tuple(_wait(end, number, dtypes)))
+    variant = tf.raw_ops.PrivateThreadPoolDataset(
+        input_dataset=tf.data.experimental.to_variant(waiting), num_threads=tf.constant(1, tf.int64), **element
+    )
+    results: list[Any] = tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)
+    return results
 
 
 def _user_line(operation: Any) -> str:
