@@ -18,8 +18,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,7 +38,7 @@ Start = Callable[[Sequence[Array]], Started[list[Array]]]
 _LIBRARIES = tuple(str(Path(file).parent) + "/" for file in (str(Path(__file__).parent), tf.__file__))
 
 _numbers = itertools.count()
-_under_way: dict[int, Started[list[Array]]] = {}
+_under_way: dict[int, Started[list[Array]] | Future[list[Any]] | _Call] = {}
 
 
 def traced_name(kind: str, name: str | None) -> str | None:
@@ -71,17 +72,14 @@ def carry(start: Start, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: S
             _under_way[number] = start([np.asarray(array) for array in arrays])
         return np.int64(number)
 
-    def end(number: Any) -> Any:
-        return _under_way.pop(int(number)).result()
-
     ticket = tf.numpy_function(begin, list(tensors), tf.int64, name="hora_begin")
     ticket.set_shape([])
     line = _user_line(ticket.op)
-    outputs = _aside(end, ticket, dtypes) if _for_session() else _wait(end, ticket, dtypes)
+    outputs = _wait(ticket, dtypes)
     for output, shape in zip(outputs, shapes, strict=True):
         output.set_shape(shape)
     _begin_all_first(ticket.op, outputs[0].op)
-    return list(outputs)
+    return outputs
 
 
 def now(function: Callable[[], int]) -> Any:
@@ -100,12 +98,18 @@ def after_all(function: Callable[[], int]) -> Any:
     """
     if tf.executing_eagerly():
         return now(function)
-    if _for_session():
-        (result,) = _aside(lambda _: np.int32(function()), now(lambda: 0), [tf.int32])
-        result.set_shape([])
-        return result
-    with tf.control_dependencies(list(_waits(tf.compat.v1.get_default_graph()))):
-        return now(function)
+    if not _for_session():
+        with tf.control_dependencies(list(_waits(tf.compat.v1.get_default_graph()))):
+            return now(function)
+
+    def begin() -> Any:
+        number = next(_numbers)
+        _under_way[number] = _Call(function)
+        return np.int64(number)
+
+    (result,) = _wait(tf.numpy_function(begin, [], tf.int64, name="hora_begin"), [tf.int32])
+    result.set_shape([])
+    return result
 
 
 def in_session() -> bool:
@@ -118,26 +122,54 @@ def _for_session() -> bool:
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def _wait(end: Callable[[Any], Any], ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
-    """The operation that calls ``end``; without a state: see ``_begin_all_first``."""
-    results: list[Any] = tf.numpy_function(end, [ticket], list(dtypes), stateful=False, name="hora_wait")
-    return results
+class _Call(NamedTuple):
+    """What waits for others when it is called, in the place of what is under way."""
+
+    function: Callable[[], int]
+
+    def result(self) -> list[Any]:
+        return [np.int32(self.function())]
 
 
-def _aside(end: Callable[[Any], Any], ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
-    """The same on a thread of its own, while TensorFlow's go on.
+def _wait(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
+    """The operation that has the result of what is under way.
+
+    In a function it has no state: see ``_begin_all_first``. In a session it has, lest TensorFlow leaves it out where it
+    must only have run.
+    """
+
+    def end(number: Any) -> Any:
+        return _under_way.pop(int(number)).result()
+
+    ticket = _aside(ticket) if _for_session() else ticket
+    results = tf.numpy_function(end, [ticket], list(dtypes), stateful=in_session(), name="hora_wait")
+    return list(results)
+
+
+def _aside(ticket: Any) -> Any:
+    """The ticket, once what is under way is over: waited for on a thread of its own, while TensorFlow's go on.
 
     An operation that takes the only element of a data set is one of the few that hold no thread of the session's while
     they are not done; and the element is computed by what the data set has in place of the session's threads. It takes
-    half a millisecond, so it is not for functions, which need it less.
+    half a millisecond, so it is not for functions, which have an order.
     """
-    element = {"output_types": list(dtypes), "output_shapes": [tf.TensorShape(None)] * len(dtypes)}
-    waiting = tf.data.Dataset.from_tensors(ticket).map(lambda number: tuple(_wait(end, number, dtypes)))
+
+    def settle(number: Any) -> Any:
+        settled: Future[list[Any]] = Future()
+        try:
+            settled.set_result(_under_way[int(number)].result())
+        except BaseException as error:
+            settled.set_exception(error)
+        _under_way[int(number)] = settled
+        return number
+
+    element = {"output_types": [tf.int64], "output_shapes": [tf.TensorShape([])]}
+    over = tf.data.Dataset.from_tensors(ticket).map(lambda number: tf.numpy_function(settle, [number], tf.int64))
     variant = tf.raw_ops.PrivateThreadPoolDataset(
-        input_dataset=tf.data.experimental.to_variant(waiting), num_threads=tf.constant(1, tf.int64), **element
+        input_dataset=tf.data.experimental.to_variant(over), num_threads=tf.constant(1, tf.int64), **element
     )
-    results: list[Any] = tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)
-    return results
+    (ticket,) = tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)
+    return ticket
 
 
 def _user_line(operation: Any) -> str:

@@ -154,6 +154,9 @@ def gradients_where_ranks_need_different_parts(hvd: Any, rank: int, size: int) -
     assert (found["broadcast"] == (total / size if rank == size - 1 else 0.0)).all(), found["broadcast"]
     assert (found["allgather"] == total / size).all() and (found["alltoall"] == 0.0).all()
     assert (found["reducescatter"] == total * size).all(), found["reducescatter"]
+    from hora.tensorflow import graph
+
+    assert not graph._under_way
 
 
 def many_collectives_in_one_run(hvd: Any, rank: int, size: int) -> None:
