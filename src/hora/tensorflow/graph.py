@@ -154,6 +154,18 @@ def _aside(ticket: Any) -> Any:
     half a millisecond, so it is not for functions, which have an order.
     """
 
+    graph = ticket.graph
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    with graph.as_default():
+        settled = _kept(graph, "_hora_settled", _settled)
+    (ticket,) = tf.raw_ops.PartitionedCall(args=[ticket], Tout=[tf.int64], f=settled)
+    return ticket
+
+
+def _settled() -> Any:
+    """The function that does it. It is called as one without a state, or calls of it would be put in an order."""
+
     def settle(number: Any) -> Any:
         settled: Future[list[Any]] = Future()
         try:
@@ -163,13 +175,15 @@ def _aside(ticket: Any) -> Any:
         _under_way[int(number)] = settled
         return number
 
-    element = {"output_types": [tf.int64], "output_shapes": [tf.TensorShape([])]}
-    over = tf.data.Dataset.from_tensors(ticket).map(lambda number: tf.numpy_function(settle, [number], tf.int64))
-    variant = tf.raw_ops.PrivateThreadPoolDataset(
-        input_dataset=tf.data.experimental.to_variant(over), num_threads=tf.constant(1, tf.int64), **element
-    )
-    (ticket,) = tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)
-    return ticket
+    def single(ticket: Any) -> Any:
+        element = {"output_types": [tf.int64], "output_shapes": [tf.TensorShape([])]}
+        over = tf.data.Dataset.from_tensors(ticket).map(lambda number: tf.numpy_function(settle, [number], tf.int64))
+        variant = tf.raw_ops.PrivateThreadPoolDataset(
+            input_dataset=tf.data.experimental.to_variant(over), num_threads=tf.constant(1, tf.int64), **element
+        )
+        return tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)[0]
+
+    return tf.function(single).get_concrete_function(tf.TensorSpec([], tf.int64))
 
 
 def _user_line(operation: Any) -> str:

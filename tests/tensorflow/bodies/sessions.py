@@ -180,6 +180,22 @@ def many_collectives_in_one_run(hvd: Any, rank: int, size: int) -> None:
     assert not graph._under_way
 
 
+def opposite_orders_in_a_function_of_a_session(hvd: Any, rank: int, size: int) -> None:
+    letters = list("abcd")
+
+    @tf.function
+    def step(x: Any) -> Any:
+        order = letters if rank % 2 else letters[::-1]
+        found = {name: hvd.allreduce(x, name=f"inside.{name}", op=hvd.Sum) for name in order}
+        return [found[name] for name in letters]
+
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    with tf.Graph().as_default():
+        results = step(tf.constant([3.0]))
+        with tf.compat.v1.Session(config=config) as session:
+            assert [r.tolist() for r in session.run(results)] == [[3.0 * size]] * 4
+
+
 def failures_in_a_run(hvd: Any, rank: int, size: int) -> None:
     if size == 1:
         return
