@@ -15,6 +15,7 @@ import tensorflow as tf
 from hora.engine.process_set import ProcessSet
 from hora.errors import UnsupportedError
 from hora.ops.resolve import Reduction
+from hora.tensorflow.adapter import plain
 from hora.tensorflow.compression import Compressor
 from hora.transport.base import ReduceOp
 
@@ -36,9 +37,9 @@ class Slices:
 
     def __init__(self, slices: Sequence[Any], compression: type[Compressor]) -> None:
         self._slices, self._compression = slices, compression
-        packed = [compression.compress(part.values) for part in slices]
+        packed = [compression.compress(plain(part.values)) for part in slices]
         self._contexts = [context for _, context in packed]
-        self.sent = [*(values for values, _ in packed), *(part.indices for part in slices)]
+        self.sent = [*(values for values, _ in packed), *(plain(part.indices) for part in slices)]
 
     def combined(self, gathered: Sequence[Any], how: Reduction, process_set: ProcessSet) -> list[Any]:
         """The slices of all ranks together."""
