@@ -121,12 +121,11 @@ def _allreduce(
     _check_given(tensors, "grouped_allreduce")
     sparse = {i: tensor for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)}
     packed = [compression.compress(plain(tensor)) for i, tensor in enumerate(tensors) if i not in sparse]
-    types = [dtype_of(small) for small, _ in packed]
+    if sparse:  # before anything is said about types
+        check_slices(reduction(_ALLREDUCE, [], op, average, prescale, postscale))
+    types = [dtype_of(plain(slices.values)) for slices in sparse.values()]
+    types += [dtype_of(small) for small, _ in packed]
     how = reduction(_ALLREDUCE, types, op, average, prescale, postscale)
-    if sparse:
-        check_slices(how)
-        types = [dtype_of(plain(slices.values)) for slices in sparse.values()]
-        reduction(_ALLREDUCE, types, op, average, prescale, postscale)  # refuses what these types cannot have
     results: dict[int, Any] = {}
     if packed:
         reduced = gradients.allreduce([small for small, _ in packed], how, name, process_set, grouped=grouped)

@@ -57,7 +57,8 @@ def wrong_arguments(hvd: Any, rank: int, size: int) -> None:
         with raises(kind, "op=Min"):
             hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=hvd.Min)
         with raises(kind, "op=Adasum"):  # whatever else there may be to say about them
-            hvd.grouped_allreduce([tf.IndexedSlices([tf.constant(1)], tf.constant([0]))], op=hvd.Adasum)
+            slices = tf.IndexedSlices([tf.constant(1)], tf.constant([0]))
+            hvd.grouped_allreduce([slices, tf.constant([1])], op=hvd.Adasum)
     with raises(tf.errors.InvalidArgumentError, f"root_rank={size}"):
         tf.function(lambda: hvd.broadcast(tf.ones([2]), root_rank=size))()
 
