@@ -6,12 +6,14 @@ import errno
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hora.config.settings import Settings
+from hora.engine import monitor as monitor_module
 from hora.engine.backend import Event, Snapshot, What
 from hora.engine.monitor import Monitor
 from hora.engine.request import Request
@@ -88,3 +90,41 @@ def test_what_cannot_be_finished_is_told_and_does_not_keep_from_closing(
         monitor.close()
     first, second = warnings(caplog)
     assert "first.json" in first and "second.json" in second
+
+
+class IdleBackend:
+    def events(self) -> list[Event]:
+        return []
+
+    def trace(self, on: bool) -> None:
+        pass
+
+    def waiting(self) -> bool:
+        return False
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.written, self.closed = threading.Semaphore(0), False
+
+    def write(self, events: Iterable[Event]) -> None:
+        self.written.release()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_timeline_is_written_more_often_than_stalls_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it begins while the monitor sleeps."""
+    monkeypatch.setattr(monitor_module, "_EVERY_S", 3600.0)
+    backend: Any = IdleBackend()
+    timelines: list[Any] = [Counted(), Counted()]
+    watch = Monitor(0, 2, backend, Settings())
+    try:
+        for timeline in timelines:
+            watch.record(timeline)
+            for _ in range(3):
+                assert timeline.written.acquire(timeout=30)
+    finally:
+        watch.close()
+    assert [timeline.closed for timeline in timelines] == [True, True]

@@ -163,6 +163,37 @@ def test_memory_that_the_first_rank_cannot_make_is_no_riddle_to_the_others(
             assert (found.transport, made) == ("gloo", None) and "File too large" in found.unshared
 
 
+def test_process_sets_of_communicators_are_made_before_init(tmp_path: Path) -> None:
+    """As Horovod's documentation splits a world in halves: every rank knows the communicator of its own half."""
+    program = """
+class Communicator:
+    Get_group = None
+    def __init__(self, *ranks):
+        self.ranks = ranks
+    def Get_size(self):
+        return len(self.ranks)
+    def Allgather(self, own, everyones):
+        assert own[0] in self.ranks
+        everyones[:] = type(everyones)("i", self.ranks)
+
+launched = int(os.environ["HORA_RANK"])
+half = process_set.ProcessSet(Communicator(2, 0) if launched % 2 == 0 else Communicator(1, 3))
+for _ in range(2):
+    session.init(process_sets=[half, process_set.ProcessSet([0, 1])])
+    known = session.engine().process_sets.ids()
+    say(launched, half.ranks, half.process_set_id, total(10 ** launched, process_set=half), sorted(known.values()))
+    session.shutdown()
+"""
+    every = [[0, 1], [0, 1, 2, 3], [0, 2], [1, 3]]
+    assert run(4, program, tmp_path) == [
+        said
+        for rank, half, number, total in (
+            (0, [0, 2], 1, 101.0), (1, [1, 3], 3, 1010.0), (2, [0, 2], 1, 101.0), (3, [1, 3], 3, 1010.0),
+        )
+        for said in [[rank, half, number, total, every]] * 2
+    ]  # fmt: skip
+
+
 def test_a_forked_child_is_not_a_worker(tmp_path: Path) -> None:
     program = """
 session.init()

@@ -6,6 +6,8 @@ the backend's.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -159,6 +161,15 @@ class Engine:
     def meet_all(self, name: str) -> None:
         """A barrier of all ranks that is told apart from others by its name."""
         self.wait(self.submit(Kind.BARRIER, name, (), ()))
+
+    def exchange(self, name: str, data: bytes) -> list[bytes]:
+        """What every rank gave, in rank order."""
+        block = ctypes.create_string_buffer(data, len(data))
+        buffer = Buffer(ctypes.addressof(block), DType.UINT8, (len(data),), block)
+        outcome = self.wait(self.submit(Kind.ALLGATHER, name, (buffer,), ()))
+        ends = list(itertools.accumulate(outcome.received[0]))
+        together = bytes(memoryview(outcome.memory[0]))
+        return [together[end - n : end] for n, end in zip(outcome.received[0], ends, strict=True)]
 
     def join(self, average_active: bool = False) -> int:
         """Say that this rank has no more data; returns the last rank to say so, once all have."""

@@ -92,9 +92,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         started = _start(world, settings, members)
         try:
             if process_sets is not None and not isinstance(process_sets, str):
-                for process_set in process_sets:
-                    started.process_sets.add(process_set)
-                started.meet_all(f"init process_sets {[s.ranks for s in process_sets]}")
+                started.process_sets.add_all(process_sets)
             elif isinstance(process_sets, str) and process_sets != "dynamic":
                 raise UsageError(f'process_sets={process_sets!r}: give a list of ProcessSet, or the word "dynamic".')
         except BaseException:

@@ -1,7 +1,7 @@
 """The timeline: what happened to each tensor, in Chrome's trace format with Horovod's event names.
 
 One file a rank: the path given is rank 0's, as in Horovod, the others' have their rank before the suffix. The file is
-valid JSON after every write, so a crash loses at most the last quarter of a second. It stops growing at a limit. What
+valid JSON after every write, so a crash loses at most the last twentieth of a second. It stops growing at a limit. What
 cannot be written raises OSError, and the file stays as it was before: whoever writes then drops the timeline.
 
 Each tensor is a process of the trace. ``NEGOTIATE_<OP>`` lasts from the first rank's arrival to the last, with a tick
