@@ -19,8 +19,8 @@
  * What must hold or a sum would be wrong is checked in every build (sound()); what does not hold ends the job.
  *
  * Files: kernels.c (arithmetic), finite.c (whose numbers are inf or nan), segment.c (layout, arena), wait.c (futex, lock,
- * barrier), table.c (arrivals, schedule, join, failures), move.c (carrying operations out), engine.c (plans, tickets,
- * threads), report.c (what can be said about it).
+ * barrier), table.c (arrivals, schedule, failures), move.c (carrying operations out), engine.c (plans, tickets, waiting,
+ * join), life.c (opening, dying, leaving), report.c (what can be said about it). sim/ runs them under a scheduler of its own.
  */
 #ifndef HORA_CORE_H
 #define HORA_CORE_H
@@ -66,6 +66,8 @@ enum {
     FAILURES = 256,
     TEXT_BYTES = 16 << 10,
     STATUS_BYTES = 256,
+    MAX_TICKETS = 1 << 16,
+    MAX_PLANS = 1 << 17,
 };
 #ifndef HORA_SIMULATED
 enum {
@@ -292,6 +294,8 @@ struct core {
 static inline struct rank *rank_at(struct core *c, int r) {
     return (struct rank *)(c->base + c->header->at_ranks) + r;
 }
+static inline struct rank *self(struct core *c) { return rank_at(c, c->rank); }
+static inline bool something_scheduled(struct core *c) { return c->next < atomic_load(&self(c)->tail); }
 static inline struct set *set_at(struct core *c, uint32_t s) { return (struct set *)(c->base + c->header->at_sets) + s; }
 static inline struct entry *entry_at(struct core *c, uint32_t e) {
     return (struct entry *)(c->base + c->header->at_entries + (uint64_t)e * c->header->entry_bytes);
@@ -315,8 +319,8 @@ static inline char *arena_at(struct core *c, int r) {
 static inline bool is_entry(struct core *c, uint64_t e) { return e < c->header->entry_count; }
 static inline bool has(const uint64_t *bits, int r) { return bits[r >> 6] >> (r & 63) & 1; }
 static inline void put(uint64_t *bits, int r) { bits[r >> 6] |= 1ull << (r & 63); }
+bool broken(struct core *c, const char *sentence, const char *file, int line); /* life.c: ends the job; false */
 #define sound(c, condition, sentence) (__builtin_expect(!!(condition), 1) || broken(c, sentence, __FILE__, __LINE__))
-bool broken(struct core *c, const char *sentence, const char *file, int line); /* ends the job; false */
 void *hora_map(int fd);
 void hora_unmap(void *base);
 struct failure *failure_at(struct core *c, uint64_t serial);
@@ -380,6 +384,13 @@ void trace_agreement(struct core *c, struct ticket *t);
 /* engine.c */
 void finish(struct core *c, struct ticket *t, int status);
 struct ticket *ticket_of(struct core *c, int64_t number); /* NULL if that is no ticket in use */
+void free_ticket(struct core *c, struct ticket *t);
+void free_plan(struct core *c, struct plan *p);
+int drive(struct core *c, bool only_in_place);
+void end_driving(struct core *c, int done, uint32_t own_helpers);
+void *executor(void *core);
+
+/* life.c */
 struct core *begin_visit(struct core *c);
 void end_visit(struct core **c);
 /* First in every call from Python: hora_close waits for it, and it does nothing once that has begun. */

@@ -112,7 +112,7 @@ BUGS = {
     ),
     "gone-before-unlock": Bug(
         "a rank that is killed while it leaves keeps the lock, and counts as one that left",
-        "engine.c",
+        "life.c",
         (("            atomic_store(&self(c)->left, 1);\n", "            atomic_store(&self(c)->left, 1);\n            atomic_store(&self(c)->state, GONE_CLEAN);\n"),),
     ),
     "last-join-closes-nothing": Bug(

@@ -21,18 +21,14 @@ import msgspec
 
 from hora.config.settings import Settings
 from hora.engine.backend import Event, NotFinite, Outcome, Pending, Snapshot, What
-from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, lost, suspicious_lines
+from hora.engine.explain import compact_ranks, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
-from hora.engine.tableview import DESCRIPTION_BYTES, Place, describe, parse_snapshot, process_state
+from hora.engine.tablefault import TEXT_BYTES, Failure, Faults, Status
+from hora.engine.tableview import Place, describe, parse_snapshot, process_state
 from hora.errors import (
-    DeadlockError,
-    DuplicateNameError,
     HorovodInternalError,
-    MismatchError,
-    PeerLostError,
     ShutDownError,
-    StallError,
     UsageError,
 )
 from hora.transport import shm
@@ -44,12 +40,9 @@ __all__ = ["GroupTicket", "Immediate", "TableBackend", "TableTicket"]
 
 _log = logging.getLogger("hora")
 
-# native/core.h: enum status, enum failure_code, enum rank_state
-_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS, _NOT_FINITE, _CLOSED, _TOO_MANY = range(11)
-_MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE, _WITHDRAWN = range(1, 8)
-_GONE_CLEAN = 2
-_TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
 _NOTHING = Outcome()
+_OK, _PENDING = int(Status.OK), int(Status.PENDING)  # plain numbers: they are compared for every operation
+_BUSY = -_PENDING  # the table's lock was not to be had: ask again, for Ctrl-C acts in between
 _SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
 _LEAVE_S = 600.0  # how long to wait for a lock that another rank holds, if nothing says how long
 _MOST_SEGMENTS, _MOST_GATHERED = 4096, 256  # MAX_SEGMENTS, MAX_META: a larger group is submitted in parts
@@ -88,7 +81,7 @@ class Immediate:
         self._plan = backend._make_plan(request)
         self.again, self.ready = backend._lib.again, backend._lib.ready(backend._core, self._plan)
         if not self.ready:
-            backend._raise(_FULL, request, None)
+            backend._raise(Status.FULL, request, None)
 
     def __call__(self, address: int) -> None:
         """Reduce the memory at this address; returns when done, or raises."""
@@ -111,7 +104,7 @@ class Immediate:
     def start(self, address: int, owner: object) -> TableTicket:
         """Begin it; ``owner`` keeps the memory alive meanwhile."""
         backend = self._backend
-        while (number := backend._lib.submit_one(backend._core, self._plan, address, address)) == -_PENDING:
+        while (number := backend._lib.submit_one(backend._core, self._plan, address, address)) == _BUSY:
             pass
         if number < 0:
             self._backend._raise(-number, self._request, None)
@@ -155,6 +148,7 @@ class TableBackend:
                     "THREAD_AFFINITY: the background thread cannot run on processor %d: %s", cpu, os.strerror(error)
                 )
         lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
+        self._faults = Faults(lib, self._core, rank, self.peers)
         self._plans: dict[tuple[int, int], tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
         self._sets: dict[tuple[int, ...], int] = {}
@@ -189,8 +183,8 @@ class TableBackend:
         n = len(inputs)
         from_ = (ctypes.c_void_p * n)(*(b.address for b in inputs))
         to = (ctypes.c_void_p * n)(*(b.address for b in outputs)) if outputs else None
-        while (number := self._lib.submit(self._core, plan, from_, to, meta, count)) == -_PENDING:
-            pass  # the table's lock was not to be had: Ctrl-C acts here, and the monitor gives its holder up
+        while (number := self._lib.submit(self._core, plan, from_, to, meta, count)) == _BUSY:
+            pass
         if number < 0:
             self._raise(-number, request, None)
         return TableTicket(request, number, (inputs, outputs), n)
@@ -246,10 +240,10 @@ class TableBackend:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
         lib, core, number, request = self._lib, self._core, ticket.number, ticket.request
         try:
-            if status == _SUSPICIOUS:
-                self._warn_about_lines(self._said(lib.failure(core, number)))
-            elif status not in (_OK, _NOT_FINITE):
-                if status == _ABORTED:
+            if status == Status.SUSPICIOUS:
+                self._warn_about_lines(self._faults.said(lib.failure(core, number)))
+            elif status not in (_OK, Status.NOT_FINITE):
+                if status == Status.ABORTED:
                     self._abandoned.append(ticket)
                 self._raise(status, request, number)
             if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
@@ -269,7 +263,7 @@ class TableBackend:
             sizes = (ctypes.c_int64 * members)()
             address = self._lib.take(self._core, number, segment, sizes)
             if not address:
-                self._raise(_CLOSED, request, None)
+                self._raise(Status.CLOSED, request, None)
             received.append(tuple(sizes))
             memory.append(_adopt(self._lib.free, address, sum(sizes)))
         return Outcome(tuple(memory), tuple(received))
@@ -288,7 +282,7 @@ class TableBackend:
     def join(self, average_active: bool) -> int:
         last, status = ctypes.c_int(), _PENDING
         try:
-            while (joined := self._lib.join(self._core, int(average_active))) == -_PENDING:
+            while (joined := self._lib.join(self._core, int(average_active))) == _BUSY:
                 pass
             if joined < 0:
                 self._raise(-joined, None, None)
@@ -297,8 +291,10 @@ class TableBackend:
         except BaseException:
             self._lib.unblock(self._core)
             raise
-        if status == _LEFT:
-            raise ShutDownError(f"{self._who_left()} shut down while this rank waited in join() for all to join.")
+        if status == Status.LEFT:
+            raise ShutDownError(
+                f"{self._faults.who_left()} shut down while this rank waited in join() for all to join."
+            )
         if status != _OK:
             self._raise(status, None, None)
         return last.value
@@ -357,9 +353,9 @@ class TableBackend:
     def _set(self, members: tuple[int, ...]) -> int:
         if (known := self._sets.get(members)) is None:
             ranks = (ctypes.c_int32 * len(members))(*members)
-            while (number := self._lib.set(self._core, ranks, len(members))) == -_PENDING:
+            while (number := self._lib.set(self._core, ranks, len(members))) == _BUSY:
                 pass
-            if number == -_TOO_MANY:
+            if number == -Status.TOO_MANY:
                 raise UsageError(
                     "there is room for 16384 different process sets in one job, and this would be one more: "
                     f"{compact_ranks(members)}. Sets with the same ranks count once; use fewer different ones."
@@ -372,89 +368,7 @@ class TableBackend:
     # ---- what went wrong ----
 
     def _raise(self, status: int, request: Request | None, number: int | None) -> NoReturn:
-        name = request.name if request else "join"
-        if status == _DUPLICATE:
-            raise DuplicateNameError(
-                f"'{name}' was submitted again before the first operation of that name finished ({_line(request)}).\n"
-                "Wait for it with synchronize(), or give each operation its own name."
-            )
-        if status == _ABORTED:
-            raise self.peer_lost(name)
-        if status == _LEFT:
-            raise ShutDownError(
-                f"'{name}' cannot run: {self._who_left()} shut Hora down.{self._words_of_those_who_left()}"
-            )
-        if status == _CLOSED:
-            raise ShutDownError(
-                f"'{name}' was not finished: another thread of this process shut Hora down meanwhile. "
-                "Wait for every operation, in every thread, before shutdown()."
-            )
-        if status in (_FULL, _TOO_MANY):
-            raise HorovodInternalError(
-                f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
-                "Wait for some with synchronize() before submitting more."
-            )
-        assert number is not None
-        failure = self._lib.failure(self._core, number)
-        code = self._lib.failure_code(self._core, failure)
-        said = self._said(failure)
-        text = self._text(self._lib.failure_text, failure, _TEXT_BYTES)
-        if code == _MISMATCH:
-            found = text or explain_mismatch(said) or suspicious_lines(said)
-            raise MismatchError(found or f"the ranks disagree on '{name}'.")
-        if code == _JOINED:
-            raise HorovodInternalError(
-                explain_unfit(said, len(said)) or f"'{name}' cannot run while another rank has joined."
-            )
-        if code == _GONE and int(text) == self.rank:
-            self._raise(_CLOSED, request, None)
-        if code == _GONE:
-            raise ShutDownError(
-                f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
-                "Every rank must submit the same operations; look at what that rank did last."
-                + self._last_words(int(text))
-            )
-        if code == _WITHDRAWN:
-            raise HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
-        raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
-
-    def peer_lost(self, name: str) -> PeerLostError:
-        """The error that names who died, where, how, and what could not be finished because of it."""
-        rank = max(self._lib.dead(self._core), 0)
-        status = self._text(self._lib.status, rank, _STATUS_BYTES)
-        deadline = time.monotonic() + 0.3
-        while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
-            time.sleep(0.005)
-            status = self._text(self._lib.status, rank, _STATUS_BYTES)
-        status = status or "its process ended without shutdown()"
-        return lost(self.peers[rank], status, name, self._text(self._lib.said, rank, _TEXT_BYTES).rstrip())
-
-    def _last_words(self, rank: int) -> str:
-        text = self._text(self._lib.said, rank, _TEXT_BYTES).rstrip()
-        return f"\nThe last it said:\n{text}" if text else ""
-
-    def _gone(self) -> list[int]:
-        return [rank for rank in range(len(self.peers)) if self._lib.state(self._core, rank) == _GONE_CLEAN]
-
-    def _who_left(self) -> str:
-        return compact_ranks(self._gone())
-
-    def _words_of_those_who_left(self) -> str:
-        return "".join(self._last_words(rank) for rank in self._gone())
-
-    def _said(self, failure: int) -> dict[int, Request]:
-        requests = {}
-        for rank in range(len(self.peers)):
-            buffer = ctypes.create_string_buffer(DESCRIPTION_BYTES + 1)
-            length = self._lib.failure_said(self._core, failure, rank, buffer, len(buffer))
-            if length:
-                requests[rank] = Request.decode(buffer.raw[:length])
-        return requests
-
-    def _text(self, read: Any, which: int, room: int) -> str:
-        buffer = ctypes.create_string_buffer(room)
-        length = read(self._core, which, buffer, room)
-        return buffer.raw[:length].decode(errors="replace")
+        raise self._faults.error(status, request, number)
 
     def abort(self, status: str) -> None:
         """End every wait, here and on all peers: what they work on cannot be finished. For any thread."""
@@ -479,8 +393,8 @@ class TableBackend:
         entries = self._snapshot()[1]
         found = entries.get((pending.name, pending.members))
         if found is not None:
-            code = {"deadlock": _DEADLOCK, "mismatch": _MISMATCH}.get(kind, _STALLED)
-            self._lib.fail(self._core, *found, code, text.encode()[: _TEXT_BYTES - 1])
+            code = {"deadlock": Failure.DEADLOCK, "mismatch": Failure.MISMATCH}.get(kind, Failure.STALLED)
+            self._lib.fail(self._core, *found, code, text.encode()[: TEXT_BYTES - 1])
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
         state = process_state(self.peers[rank].pid)
@@ -491,7 +405,7 @@ class TableBackend:
 
     def say(self, text: str) -> None:
         """Leave last words for the others, such as the exception that ends this process."""
-        self._lib.say(self._core, text.encode()[-_TEXT_BYTES + 1 :])
+        self._lib.say(self._core, text.encode()[-TEXT_BYTES + 1 :])
 
     # ---- memory that peers can reduce in place ----
 
@@ -563,7 +477,3 @@ def _adopt(free: Any, address: int, nbytes: int) -> Any:
 def _row(segment: Segment) -> int:
     """Elements in one step of dimension 0."""
     return segment.count // segment.shape[0] if segment.shape and segment.shape[0] else 1
-
-
-def _line(request: Request | None) -> str:
-    return request.line if request else "?"
