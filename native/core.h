@@ -229,6 +229,7 @@ struct plan {
     bool dropped;
     struct core *core;
     struct ticket *own; /* for hora_again: used only by it, so that it takes no lock of this process's */
+    struct plan *next_kept;
 };
 
 /* DROPPED is a bit on top of WAITING or BUSY: nobody will ask for it, so whoever finishes it frees it. */
@@ -280,6 +281,7 @@ struct core {
     uint64_t slot_base;
     uint32_t *batches;                   /* of each set, through the slots */
     uint32_t last_set;                   /* whose members may still read my slots; + 1 */
+    struct plan *kept; /* after hora_close: those that hora_again may still be called with */
     struct block *blocks;
     uint64_t arena_used;
     struct piece *pieces;

@@ -229,8 +229,11 @@ void hora_close(struct core *c) {
         struct ticket *t = c->tickets[i];
         if (t->plan && t->plan->own != t) free_ticket(c, t);
     }
-    for (uint32_t i = 0; i < c->plan_count; i++)
-        if (c->plans[i] && !c->plans[i]->own) free_plan(c, c->plans[i]);
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        struct plan *p = c->plans[i];
+        if (p && !p->own) free_plan(c, p);
+        else if (p) p->next_kept = c->kept, c->kept = p;
+    }
     for (uint32_t i = 0; i < c->ticket_count; i++)
         if (!c->tickets[i]->plan) free(c->tickets[i]);
     if (c->rank >= 0) detach_allocator(c);

@@ -40,7 +40,7 @@ struct thread {
 
 char sim_failure[1024];
 bool sim_faults;
-int sim_computing;
+const bool sim_exact = true;
 uint64_t sim_steps;
 
 static struct thread threads[MAX_THREADS];
@@ -53,7 +53,7 @@ static bool running, stopped[MAX_THREADS], killed[MAX_THREADS];
 static bool by_priority;
 static uint32_t switch_one_in, change_count;
 static uint64_t changes[8];
-static int lowest;
+static int lowest, busy;
 static const void *race_at[2];
 bool sim_detail;
 static uint64_t act_step;
@@ -86,7 +86,7 @@ void sim_begin(uint64_t seed) {
     random_bits();
     *sim_failure = 0;
     sim_faults = false;
-    sim_computing = 0;
+    busy = 0;
     sim_steps = 0;
     act = NULL;
     now = 1000 * 1000 * 1000;
@@ -179,7 +179,7 @@ static bool let_time_pass(void) {
         if (t->deadline < first) first = t->deadline, who = i;
     }
     if (who == NOBODY) return false;
-    if (threads[who].waiting == ON_FUTEX && !sim_faults && !sim_computing && threads[who].awaited)
+    if (threads[who].waiting == ON_FUTEX && !sim_faults && !busy && threads[who].awaited)
         sim_fail("a wake-up is missing: all threads sleep, and thread %d of rank %d goes on only because its time is up",
                  who, threads[who].rank);
     if (first > now) now = first;
@@ -266,6 +266,7 @@ int sim_yield(void) {
 }
 
 void sim_at(uint64_t step, bool (*what)(void)) { act_step = step, act = what; }
+void sim_busy(int more) { busy += more; }
 void sim_sleep(uint64_t ns) { block(ASLEEP, NULL, now + ns); }
 uint64_t sim_now(void) { return now; }
 int sim_rank(void) { return threads[current].rank; }

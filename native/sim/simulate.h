@@ -39,7 +39,8 @@ void sim_stop(int rank);                        /* its threads do not go on */
 void sim_continue(int rank);
 void sim_kill(int rank);                        /* its threads never go on; the one that calls it neither, if it is its */
 void sim_at(uint64_t step, bool (*act)(void));  /* whoever takes that step does this first; the next one too, until true */
-extern int sim_computing;                       /* threads that are busy elsewhere: others may rightly wait for them */
+void sim_busy(int threads);                     /* so many more are busy elsewhere: others may rightly wait for them */
+extern const bool sim_exact;                    /* time and order are the simulator's; else (stress.c) the machine's */
 extern bool sim_faults;                         /* a fault has happened: sleeps may end by their bound, not by a wake-up */
 extern uint64_t sim_steps;
 

@@ -102,6 +102,11 @@ BUGS = {
         "engine.c",
         (("        if (atomic_load(&c->pending)) atomic_store(&self(c)->executor_wanted, 1); /* submitted meanwhile */\n", ""),),
     ),
+    "lets-go-in-no-order": Bug(
+        "who gets the lock next need not see what was written under it",
+        "wait.c",
+        (("atomic_exchange_explicit(&c->header->lock, 0, memory_order_release)", "atomic_exchange_explicit(&c->header->lock, 0, memory_order_relaxed)"),),
+    ),
     "lock-wakes-one": Bug(
         "who gets the lock after waiting does not know that others wait", "wait.c", (("take_lock(c, WANTED)", "take_lock(c, 0)"),)
     ),

@@ -1,4 +1,7 @@
-"""Building and running the simulator of the C core (``native/sim``): the same sources, in an order of our choice."""
+"""Building and running the simulator of the C core (``native/sim``): the same sources, in an order of our choice.
+
+The same programs also run on real threads, without the scheduler, under a sanitizer: ``build_stress``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 _COMMON = ("-g", "-std=gnu11", "-fno-pie", "-ffp-contract=off")
 # The compiler calls the simulator at every atomic step and access to memory of the core, in place of its own sanitizer.
+_LIBRARIES = ("-lpthread", "-ldl", "-lm")
 _SEAM = ("-O1", "-fsanitize=thread", "-fno-builtin", "-w", "-include")
 
 
@@ -21,7 +25,6 @@ class NotBuilt(Exception):
 
 def build(native: Path, output: Path) -> None:
     """Compile the simulator with the core's sources in ``native``."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
     with tempfile.TemporaryDirectory() as scratch:
 
         def compile_one(source: Path) -> Path:
@@ -30,13 +33,37 @@ def build(native: Path, output: Path) -> None:
                 flags = ["-O2", "-DHORA_SIMULATED"]
             else:
                 flags = [*_SEAM, str(NATIVE / "sim" / "seam.h")]
-            _run([*compiler, *_COMMON, *flags, f"-I{native}", "-c", str(source), "-o", str(made)])
+            _run([*_compiler(), *_COMMON, *flags, f"-I{native}", "-c", str(source), "-o", str(made)])
             return made
 
-        sources = [*sorted(native.glob("*.c")), *sorted((NATIVE / "sim").glob("*.c"))]
+        sources = [*sorted(native.glob("*.c")), NATIVE / "sim" / "program.c", NATIVE / "sim" / "simulate.c"]
         with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(compile_one, sources))
-        _run([*compiler, "-g", "-no-pie", *map(str, objects), "-o", str(output), "-lpthread", "-ldl", "-lm"])
+        _run([*_compiler(), "-g", "-no-pie", *map(str, objects), "-o", str(output), *_LIBRARIES])
+
+
+def build_stress(native: Path, output: Path, sanitizer: str) -> None:
+    """Compile the simulator's programs for real threads, with a sanitizer that ends them at what it finds."""
+    sources = [*sorted(native.glob("*.c")), NATIVE / "sim" / "program.c", NATIVE / "sim" / "stress.c"]
+    flags = ["-O1", "-DHORA_SIMULATED", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{native}"]
+    one_mapping = ["-Wl,--wrap=hora_map", "-Wl,--wrap=hora_unmap"]
+    _run(
+        [
+            *_compiler(),
+            *_COMMON[:2],
+            "-ffp-contract=off",
+            *flags,
+            *map(str, sources),
+            "-o",
+            str(output),
+            *one_mapping,
+            *_LIBRARIES,
+        ]
+    )
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CC", "cc"))
 
 
 def _run(command: list[str]) -> None:

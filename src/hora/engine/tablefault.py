@@ -1,4 +1,4 @@
-"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and what to change."""
+"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks and lines."""
 
 from __future__ import annotations
 
