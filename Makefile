@@ -16,7 +16,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # processes that tests start compiles torch again, for four seconds.
 INSTALL := install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
-# Two files at a time; tests start several processes themselves.
+# Two files at a time; tests start several processes themselves. Never without -n: of a test that ends its process only
+# another process can tell.
 PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4 -m "not long"
 
 # Stamps: the environment is made once, and again only when a file it was made from changes.
@@ -77,7 +78,7 @@ test: $(DEV_READY) $(MPICH) $(MXNET)
 	    wait $$checking; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
 
 test-long: $(DEV_READY) $(INSTALLED) $(MXNET)
-	$(BIN)/python -m pytest -m long --durations=40
+	$(BIN)/python -m pytest -n 1 -m long --durations=40
 
 check: lint types layers
 

@@ -1,8 +1,9 @@
-"""Rules for every test: nothing is skipped in CI for want of something, and nothing is left behind in /dev/shm.
+"""Rules for every test: nothing is skipped in CI for want of something, nothing is left behind in /dev/shm, and a test
+that ends its process ends the run.
 
 ``HORA_TEST_REQUIRE_ALL=1`` (set by ``.ci/run``) turns a skip into a failure, so that a missing MPI or C core shows up
-as red and not as a smaller number of green dots. A test that needs hardware no CI has says so with a reason beginning
-``hardware:`` and may still be skipped.
+as red and not as a smaller number of green dots. A test that needs hardware this machine has not says so with a reason
+beginning ``hardware:`` and may still be skipped.
 """
 
 from __future__ import annotations
@@ -65,6 +66,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Units(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """A test killed its process, or the process died beside its tests. xdist would start another one for the tests that
+    are left, give it a file in which none is, and wait for ever; and to a death beside tests it would say nothing."""
+    if error is None:  # it ended as it should
+        return
+    session = node.config.pluginmanager.getplugin("dsession")
+    died_in = session.sched.remove_node(node) if node in session.sched.nodes else None
+    if died_in is not None:
+        session.handle_crashitem(died_in, node)  # a failure like any other
+    where = f"while it ran {died_in}" if died_in is not None else "while it ran no test"
+    pytest.exit(f"a test process died {where}; the run ends here, with tests not run", returncode=1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
