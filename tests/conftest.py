@@ -20,6 +20,29 @@ ALLOWED_REASON = "hardware:"
 SHARED_MEMORY = Path("/dev/shm")
 
 
+# What TensorFlow leaves to oneDNN differs between processors: on some, halves end the process, or a nan does not pass a
+# ReLU. These tests are about Hora.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+BF16_WRONG = "HORA_TEST_BF16_WRONG"  # from the process that runs the tests to those that it starts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the processor announces AMX it is tried, once and before torch computes anything: all tests run with the
+    variable that helps, or those that are marked ``bf16`` are skipped."""
+    announced = "amx_bf16" in Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else False
+    if not announced or hasattr(config, "workerinput"):
+        return
+    from hora.workloads import bf16
+
+    wrong, variables = bf16.try_out("torch", os.environ)
+    os.environ.update({BF16_WRONG: wrong} if variables is None else variables)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if BF16_WRONG in os.environ and item.get_closest_marker("bf16"):
+        pytest.skip(f"hardware: this processor announces bfloat16 and does not have it: {os.environ[BF16_WRONG]}")
+
+
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not REQUIRE_ALL or not report.skipped or hasattr(report, "wasxfail"):
         return
