@@ -30,7 +30,7 @@ def hora(*arguments: str | Path) -> list[str]:
 
 
 def run_hora(
-    *arguments: str | Path, timeout_s: float = 30.0, cwd: Path | None = None, stdin: str = "", **environment: str
+    *arguments: str | Path, timeout_s: float = 90.0, cwd: Path | None = None, stdin: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``hora …`` to its end."""
     return subprocess.run(
@@ -132,9 +132,9 @@ def shared_files() -> set[str]:
 
 
 def wait_until(
-    condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition", every_s: float = 0.01
+    condition: Callable[[], bool], deadline_s: float = 60.0, what: str = "the condition", every_s: float = 0.01
 ) -> None:
-    """Poll, with a deadline; never a plain sleep."""
+    """Poll, with a deadline that only a hang reaches; never a plain sleep."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"
