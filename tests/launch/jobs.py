@@ -127,8 +127,8 @@ def rest_of(process: subprocess.Popen[str], deadline_s: float) -> str:
 
 
 def shared_files() -> set[str]:
-    """What is in /dev/shm, but for torch's, which comes and goes with the data loaders of other tests."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("torch_")}
+    """What of Hora's is in /dev/shm; others put their files there and take them away as they like."""
+    return {name for name in os.listdir("/dev/shm") if "hora" in name}
 
 
 def wait_until(
