@@ -57,6 +57,12 @@ def test_on_a_terminal_the_line_is_rewritten() -> None:
     assert text.count("\r") == 9 and text.count("\n") == 1 and text.endswith("\n")
 
 
+def test_on_a_terminal_nothing_is_said_of_nothing() -> None:
+    stream = Terminal()
+    Summary(stream=stream, clock=Clock()).close()
+    assert stream.getvalue() == ""
+
+
 def test_the_first_step_does_not_count_and_an_outlier_does_not_matter() -> None:
     clock = Clock()
     summary = Summary(stream=io.StringIO(), clock=clock)
