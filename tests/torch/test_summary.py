@@ -58,8 +58,10 @@ def test_on_a_terminal_the_line_is_rewritten() -> None:
 
 
 def test_on_a_terminal_nothing_is_said_of_nothing() -> None:
-    stream = Terminal()
-    Summary(stream=stream, clock=Clock()).close()
+    clock, stream = Clock(), Terminal()
+    summary = Summary(stream=stream, clock=clock)
+    run(summary, clock, 1, 0.1)  # from where the first step is measured
+    summary.close()
     assert stream.getvalue() == ""
 
 
