@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, tree: Tree, bound_s: float, most: int = 9) -> None:
         self._tree, self._bound_s, self._most = tree, bound_s, most
-        self._stages: dict[str, list[tuple[list[str], float]]] = {}
+        self._takes_s: dict[tuple[str, ...], float | None] = {}  # None: it fails by itself
         self._core: bytes | None = None
 
     def attempt(self, mutant: Mutant) -> Result | None:
@@ -80,16 +80,15 @@ class Bench:
 
     def _healthy(self, file: str) -> list[tuple[list[str], float]]:
         """The stages of a file with their bounds: those of the tests that are green without a bug."""
-        if file not in self._stages:
-            found = []
-            for stage in reach.stages(self._tree, file)[: self._most]:
+        stages = reach.stages(self._tree, file)[: self._most]
+        for stage in stages:
+            if tuple(stage) not in self._takes_s:
                 ran = self._tree.run(stage, 10 * self._bound_s)
+                self._takes_s[tuple(stage)] = None if ran.red else ran.seconds
                 if ran.red:
                     print(f"  left out, red without any bug: {' '.join(stage)} ({ran.by})", flush=True)
-                    continue
-                found.append((stage, max(self._bound_s, 3 * ran.seconds)))
-            self._stages[file] = found
-        return self._stages[file]
+        taken = [(stage, self._takes_s[tuple(stage)]) for stage in stages]
+        return [(stage, max(self._bound_s, 3 * seconds)) for stage, seconds in taken if seconds is not None]
 
 
 def run(mutants: list[Mutant], number: int, bench: Bench, results: Path, known: dict[str, Result]) -> Iterator[Result]:

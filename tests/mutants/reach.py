@@ -52,6 +52,9 @@ _MORE = {
     "torch/repeat.py": ["tests/torch/test_alone.py"],
     "torch/submit.py": ["tests/torch/test_alone.py", "tests/torch/test_adapter.py"],
 }  # fmt: skip
+_DEATHS = ["tests/chaos/test_kill.py", "-k", "shm"]
+_DIES = ("circle", "hub", "monitor", "session", "table")  # of the engine: what a death goes through
+_CALLS = ("adapter", "autograd", "collectives", "functions", "submit")  # of torch: what every collective goes through
 _BY_MESSAGES = ("agree", "carry", "circle", "hub", "line", "negotiate", "talk")
 
 
@@ -69,14 +72,16 @@ def stages(tree: Tree, file: str) -> list[list[str]]:
     """What to run, one after the other until something is red: arguments of pytest, or the simulator's command."""
     if file.startswith("native/"):
         simulator = [SIMULATOR] if (tree.root / SIMULATOR[0]).exists() else []
-        return [*simulator, _CORE, _multi("shm-3", "native")]
+        return [*simulator, _CORE, _multi("shm-3", "native"), _DEATHS]
     path = PurePosixPath(file).relative_to("src/hora")
     package = path.parts[0]
     mirrored = PurePosixPath("tests", path.parent, f"test_{path.name}").as_posix()
     units = [name for name in (mirrored, *_MORE.get(path.as_posix(), [])) if (tree.root / name).exists()]
     first = [*(units or [f"tests/{package}"]), file]  # a file's own examples are tests too
     layout = "gloo-3" if path.stem in _BY_MESSAGES else "shm-4" if path.stem == "hierarchical" else "shm-2"
-    return [first, *([_multi(layout, package)] if package in _SUBJECTS else [])]
+    subject = "engine" if package == "torch" and path.stem in _CALLS else package
+    several = [_multi(layout, subject)] if subject in _SUBJECTS else []
+    return [first, *several, *([_DEATHS] if package == "engine" and path.stem in _DIES else [])]
 
 
 def _multi(layout: str, subject: str) -> list[str]:

@@ -91,7 +91,10 @@ class Tree:
                 self._end(process)
         said = log.read_text(errors="replace")
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        by = failed[1] if failed else " ".join(stage[:1])
+        ended = (
+            "no end" if code is None else f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        )
+        by = failed[1] if failed else f"{stage[0]}: {ended}"
         return Ran(code != 0, code is None, by, time.monotonic() - began, said)
 
     def _start(self, command: list[str], *, stdout: object, stderr: object, **more: str) -> subprocess.Popen[bytes]:
