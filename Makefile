@@ -4,6 +4,7 @@
 #   make test     `make check`, and the whole test suite beside it
 #   make test-long     the few tests that take too long to be run every time
 #   make simulate      the C core in every order that a seed decides (SECONDS=60 SEED=1)
+#   make mutants  plants bugs in a copy, one at a time, and tells which of them no test notices; takes hours
 #   make check    lint, types, layers
 #   make bench    measures Hora beside its peers and puts the numbers into the README
 #   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
@@ -17,8 +18,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # processes that tests start compiles torch again, for four seconds.
 INSTALL := install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
-# Two files at a time; tests start several processes themselves.
+# Two files at a time; tests start several processes themselves. Never without -n: of a test that ends its process only
+# another process can tell.
 PYTEST_ARGS ?= -n 2 --durations=40 --durations-min=4 -m "not long"
+MUTANTS ?= --c 100 --python 100 --seed 1
 
 # Stamps: the environment is made once, and again only when a file it was made from changes.
 CREATED   := $(VENV)/.created
@@ -29,7 +32,7 @@ MPICH     := $(VENV)-mpich/.ready
 MXNET     := $(VENV)-mxnet/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate check lint types layers bench bench-hosts clean
+.PHONY: help demo test test-long simulate mutants check lint types layers bench bench-hosts clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -78,7 +81,10 @@ test: $(DEV_READY) $(MPICH) $(MXNET)
 	    wait $$checking; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
 
 test-long: $(DEV_READY) $(INSTALLED) $(MXNET)
-	$(BIN)/python -m pytest -m long --durations=40
+	$(BIN)/python -m pytest -n 1 -m long --durations=40
+
+mutants: $(DEV_READY) $(INSTALLED)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The C core under a scheduler that a seed decides: `make simulate SECONDS=600 SEED=7`.
 SECONDS ?= 60

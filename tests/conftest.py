@@ -1,8 +1,9 @@
-"""Rules for every test: nothing is skipped in CI for want of something, and nothing is left behind in /dev/shm.
+"""Rules for every test: nothing is skipped in CI for want of something, nothing is left behind in /dev/shm, and a test
+that ends its process ends the run.
 
 ``HORA_TEST_REQUIRE_ALL=1`` (set by ``.ci/run``) turns a skip into a failure, so that a missing MPI or C core shows up
-as red and not as a smaller number of green dots. A test that needs hardware no CI has says so with a reason beginning
-``hardware:`` and may still be skipped.
+as red and not as a smaller number of green dots. A test that needs hardware this machine has not says so with a reason
+beginning ``hardware:`` and may still be skipped.
 """
 
 from __future__ import annotations
@@ -17,6 +18,29 @@ import pytest
 REQUIRE_ALL = os.environ.get("HORA_TEST_REQUIRE_ALL") == "1"
 ALLOWED_REASON = "hardware:"
 SHARED_MEMORY = Path("/dev/shm")
+
+
+# What TensorFlow leaves to oneDNN differs between processors: on some, halves end the process, or a nan does not pass a
+# ReLU. These tests are about Hora.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+BF16_WRONG = "HORA_TEST_BF16_WRONG"  # from the process that runs the tests to those that it starts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the processor announces AMX it is tried, once and before torch computes anything: all tests run with the
+    variable that helps, or those that are marked ``bf16`` are skipped."""
+    announced = "amx_bf16" in Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else False
+    if not announced or hasattr(config, "workerinput"):
+        return
+    from hora.workloads import bf16
+
+    wrong, variables = bf16.try_out("torch", os.environ)
+    os.environ.update({BF16_WRONG: wrong} if variables is None else variables)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if BF16_WRONG in os.environ and item.get_closest_marker("bf16"):
+        pytest.skip(f"hardware: this processor announces bfloat16 and does not have it: {os.environ[BF16_WRONG]}")
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -65,6 +89,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Units(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """A test killed its process, or the process died beside its tests. xdist would start another one for the tests that
+    are left, give it a file in which none is, and wait for ever; and to a death beside tests it would say nothing."""
+    if error is None:  # it ended as it should
+        return
+    session = node.config.pluginmanager.getplugin("dsession")
+    died_in = session.sched.remove_node(node) if node in session.sched.nodes else None
+    if died_in is not None:
+        session.handle_crashitem(died_in, node)  # a failure like any other
+    where = f"while it ran {died_in}" if died_in is not None else "while it ran no test"
+    pytest.exit(f"a test process died {where}; the run ends here, with tests not run", returncode=1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import random
 import signal
+import statistics
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.launch.jobs import processes_of, run_hora, shared_files, start_hora, wait_until
+from tests.prompt import PROMPT_S
 
 WORKER = Path(__file__).with_name("worker.py")
 KILLS = int(os.environ.get("HORA_TEST_KILLS", "10"))
@@ -22,7 +24,7 @@ SIZE = 3
 @pytest.mark.timeout(KILLS * 10)
 @pytest.mark.parametrize(("transport", "kills"), [("shm", KILLS), ("gloo", max(1, KILLS // 10))])
 def test_random_kills_of_workers(transport: str, kills: int) -> None:
-    before = shared_files()
+    before, delays = shared_files(), []
     for trial in range(kills):
         dice = random.Random(trial)
         job = start_hora("run", "-np", str(SIZE), sys.executable, WORKER, "loop", HORA_TRANSPORT=transport)
@@ -47,10 +49,11 @@ def test_random_kills_of_workers(transport: str, kills: int) -> None:
             assert word["raised"] == "PeerLostError", context
             named = f"rank {victim} (host localhost, pid {pids[victim]}) died: signal 9 (SIGKILL)"
             assert word["text"].startswith(named), context
-            assert word["at"] - killed_at < 1.0, context
+            delays.append(word["at"] - killed_at)
         assert job.returncode == 128 + signal.SIGKILL, context
         assert f"rank {victim} failed first" in output, context
-        wait_until(lambda cookie=cookie: not processes_of(cookie), 5.0, "the job's processes to be gone")
+        wait_until(lambda cookie=cookie: not processes_of(cookie), what="the job's processes to be gone")
+    assert statistics.median(delays) < 1.0 and max(delays) < PROMPT_S, sorted(delays)
     assert shared_files() == before
 
 

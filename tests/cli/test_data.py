@@ -176,7 +176,7 @@ def test_one_that_is_stopped_leaves_no_data_and_no_process(tmp_path: Path, signu
     assert signum == signal.SIGKILL or "Traceback" not in said
     assert not (tmp_path / "set").exists()
     assert signum == signal.SIGKILL or list(tmp_path.iterdir()) == []
-    wait_until(lambda: not any(map(is_running, makers)), 20, "their end")
+    wait_until(lambda: not any(map(is_running, makers)), what="their end")
 
 
 def is_running(pid: int) -> bool:

@@ -222,14 +222,12 @@ REFUSED: list[tuple[str, int, str]] = [
 
 @pytest.mark.parametrize(("line", "code", "named"), REFUSED, ids=[line for line, _, _ in REFUSED])
 def test_refusals(line: str, code: int, named: str) -> None:
-    started = time.monotonic()
     done = run_hora("run", *shlex.split(line))
     assert done.returncode == code, done.stderr
     assert named in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("hora: ") and len(done.stderr.splitlines()) <= 4
     assert not done.stdout
-    assert time.monotonic() - started < 5
 
 
 WORDS = [

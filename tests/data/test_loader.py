@@ -60,7 +60,9 @@ def expected(epoch: int) -> list[object]:
 
 
 def shm() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("torch")}
+    """Files that loaders have made and left behind. Their names have the process's number; others' are at work."""
+    made = {name: int(name.split("_")[1]) for name in os.listdir("/dev/shm") if name.startswith("torch_")}
+    return {name for name, pid in made.items() if pid == os.getpid() or not os.path.exists(f"/proc/{pid}")}
 
 
 def loaders() -> set[int]:

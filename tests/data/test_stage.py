@@ -247,7 +247,7 @@ def test_one_that_is_killed_leaves_nothing_that_looks_complete_and_the_next_take
         (source / f"{n}.bin").write_bytes(b"x")
     log = tmp_path / "log"
     first = rank(source, tmp_path / "local", log)
-    wait_until(lambda: log.exists() and len(log.read_text()) > 0, 20, "the first to copy")
+    wait_until(lambda: log.exists() and len(log.read_text()) > 0, what="the first to copy")
     second = rank(source, tmp_path / "local", log)
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=10)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.prompt import PROMPT_S
 
 from hora.config.settings import Settings
 from hora.engine import hub as hub_module
@@ -83,7 +84,7 @@ class Worker:
             self.heard.append(message)
             self.news.notify_all()
 
-    def expect(self, kind: type[Any], timeout_s: float = 5.0) -> Any:
+    def expect(self, kind: type[Any], timeout_s: float = PROMPT_S) -> Any:
         with self.news:
             assert self.news.wait_for(lambda: any(isinstance(m, kind) for m in self.heard), timeout_s), self.heard
             return next(m for m in self.heard if isinstance(m, kind))
@@ -155,15 +156,13 @@ def test_a_reported_death_is_told_with_its_status(hub: Hub, workers: list[Worker
     meet(workers)
     workers[1].line.close()
     hub.worker_exited(1, "signal 9 (SIGKILL)")
-    assert workers[0].expect(Died, 1.0) == Died(0, 1, "signal 9 (SIGKILL)")
+    assert workers[0].expect(Died) == Died(0, 1, "signal 9 (SIGKILL)")
 
 
 def test_a_death_is_noticed_without_any_report(workers: list[Worker]) -> None:
     meet(workers)
-    began = time.monotonic()
     workers[1].line.close()
-    assert "connection closed" in workers[0].expect(Died, 1.0).status
-    assert time.monotonic() - began < 1.0
+    assert "connection closed" in workers[0].expect(Died).status
 
 
 def test_a_reset_connection_waits_for_the_status_too(hub: Hub, workers: list[Worker]) -> None:
@@ -180,7 +179,7 @@ def test_a_reset_connection_waits_for_the_status_too(hub: Hub, workers: list[Wor
     assert workers[0].line.store_get(0, "k", 5.0) == b"v"  # so the welcome lies unread at the other end
     channel.close()
     hub.worker_exited(1, "signal 9 (SIGKILL)")
-    assert workers[0].expect(Died, 1.0).status == "signal 9 (SIGKILL)"
+    assert workers[0].expect(Died).status == "signal 9 (SIGKILL)"
 
 
 def test_a_goodbye_is_not_a_death(hub: Hub, workers: list[Worker]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.jobs import clean_environment, hora, run_hora
+from tests.prompt import PROMPT_S
 
 from hora.config.settings import Settings, Transport
 from hora.engine import process_set, session
@@ -275,7 +276,7 @@ def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
     assert any("KeyError: 'no such thing'" in line for line in rank_0), done.stderr
 
 
-def test_ranks_that_mean_different_process_sets_are_told_within_two_seconds(tmp_path: Path) -> None:
+def test_ranks_that_mean_different_process_sets_are_told_at_once(tmp_path: Path) -> None:
     program = """
 import time
 from hora.errors import DeadlockError
@@ -286,10 +287,11 @@ start = time.monotonic()
 try:
     total(1, process_set=sets[session.rank()])
 except DeadlockError as error:
-    say(session.rank(), time.monotonic() - start < 2.0, *(f"submitted by rank {r}" in str(error) for r in range(3)))
+    say(session.rank(), time.monotonic() - start, *(f"submitted by rank {r}" in str(error) for r in range(3)))
 total(1)  # the engine goes on
 """
-    assert run(3, program, tmp_path) == [[rank, True, True, True, True] for rank in range(3)]
+    for place, (rank, after_s, *named) in enumerate(run(3, program, tmp_path)):
+        assert rank == place and isinstance(after_s, float) and after_s < PROMPT_S and named == [True] * 3
 
 
 def test_unnamed_operations_of_different_lines(tmp_path: Path) -> None:

@@ -15,7 +15,14 @@ from tests.engine.table_crew import Rank, run
 
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
-from hora.errors import DeadlockError, DuplicateNameError, HorovodInternalError, MismatchError, ShutDownError
+from hora.errors import (
+    DeadlockError,
+    DuplicateNameError,
+    HorovodInternalError,
+    MismatchError,
+    PeerLostError,
+    ShutDownError,
+)
 from hora.transport import shm
 from hora.transport.base import Kind, ReduceOp
 from hora.wire.messages import Peer
@@ -351,3 +358,17 @@ def test_memory_of_another_generation_is_refused() -> None:
             TableBackend(segment.fd, 0, [Peer(0, 0, os.getpid(), "here")], Settings(), generation=8)
     finally:
         segment.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [("signal 9 (SIGKILL)", "signal 9 (SIGKILL)"), ("", "its process ended without shutdown()")]
+)
+def test_a_peer_that_is_lost_is_named_with_how_it_ended(status: str, told: str) -> None:
+    def body(me: Rank) -> None:
+        if me.rank == 1:
+            me.backend.give_up(1, status)
+            return
+        with pytest.raises(PeerLostError, match=rf"rank 1 .* died: {re.escape(told)}"):
+            me.backend.wait(me.allreduce(np.ones(3), "x"))
+
+    run(2, body)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.engine.talk_crew import run_crew
+from tests.prompt import PROMPT_S
 
 from hora.config.settings import Settings
 from hora.engine.hub import Hub
@@ -123,7 +124,7 @@ def test_a_name_in_flight_is_refused(world: World) -> None:
         world.allreduce(0, "x", np.ones(2))
 
 
-def test_a_death_ends_every_wait_within_a_second(world: World) -> None:
+def test_a_death_ends_every_wait_at_once(world: World) -> None:
     def body(rank: int) -> Any:
         if rank == 2:
             world.lines[2].close()
@@ -132,7 +133,7 @@ def test_a_death_ends_every_wait_within_a_second(world: World) -> None:
         began = time.monotonic()
         with pytest.raises(PeerLostError) as caught:
             world.backends[rank].wait(world.allreduce(rank, "x", np.ones(2)))
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < PROMPT_S
         return caught.value
 
     first, second, _ = world.each(body)

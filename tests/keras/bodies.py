@@ -1,7 +1,8 @@
 """What two ranks do together with Keras on one backend: ``python -m tests.keras.bodies REPORT`` under ``hora run``.
 
 Every body is a function ``f(place)`` that all ranks run; one job runs all of them, because importing TensorFlow takes
-longer than they do. Each rank writes REPORT.<rank>, a JSON object of body -> traceback, empty where it went well.
+longer than they do. Each rank writes REPORT.<rank>, a JSON object of body -> traceback, empty where it went well; again
+with every body, so that one that ends the process takes only itself and what was to follow with it.
 What is expected is computed by plain Keras in this process, or by numpy.
 """
 
@@ -543,21 +544,25 @@ def mistakes_are_named(place: Path) -> None:
 def main(report: str, *only: str) -> None:
     hvd.init()
     failures: dict[str, str] = {}
+
+    def told(name: str, how: str) -> None:
+        failures[name] = how
+        Path(f"{report}.{hvd.rank()}").write_text(json.dumps(failures))
+
     with tempfile.TemporaryDirectory(prefix="keras-") as folder:
         for name, function in BODIES.items():
             if only and name not in only:
                 continue
             before_s = time.process_time()
+            told(name, "the process ended in it")
             try:
                 function(Path(folder))
-                failures[name] = ""
+                told(name, "")
             except BaseException:
-                failures[name] = traceback.format_exc()
-                Path(f"{report}.{hvd.rank()}").write_text(json.dumps(failures))
+                told(name, traceback.format_exc())
             if hvd.rank() == 0:
                 print(f"{time.process_time() - before_s:6.2f} s {name}", flush=True)
             hvd.barrier()
-    Path(f"{report}.{hvd.rank()}").write_text(json.dumps(failures))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ class Jobs:
         if len(reports) < 2:
             return f"only {len(reports)} of 2 ranks reported.\n{self._said[backend]}"
         told = [report.get(body, "it did not come to that") for report in reports]
-        return "\n".join(f"--- rank {rank} ---\n{text}" for rank, text in enumerate(told) if text)
+        wrong = [f"--- rank {rank} ---\n{text}" for rank, text in enumerate(told) if text]
+        return "\n".join([*wrong, *([self._said[backend]] if any("Traceback" not in text for text in wrong) else [])])
 
     def _run(self, backend: str) -> None:
         for module in ("keras", backend):

@@ -30,7 +30,7 @@ def hora(*arguments: str | Path) -> list[str]:
 
 
 def run_hora(
-    *arguments: str | Path, timeout_s: float = 30.0, cwd: Path | None = None, stdin: str = "", **environment: str
+    *arguments: str | Path, timeout_s: float = 90.0, cwd: Path | None = None, stdin: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``hora …`` to its end."""
     return subprocess.run(
@@ -127,14 +127,14 @@ def rest_of(process: subprocess.Popen[str], deadline_s: float) -> str:
 
 
 def shared_files() -> set[str]:
-    """What is in /dev/shm, but for torch's, which comes and goes with the data loaders of other tests."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("torch_")}
+    """What of Hora's is in /dev/shm; others put their files there and take them away as they like."""
+    return {name for name in os.listdir("/dev/shm") if "hora" in name}
 
 
 def wait_until(
-    condition: Callable[[], bool], deadline_s: float = 10.0, what: str = "the condition", every_s: float = 0.01
+    condition: Callable[[], bool], deadline_s: float = 60.0, what: str = "the condition", every_s: float = 0.01
 ) -> None:
-    """Poll, with a deadline; never a plain sleep."""
+    """Poll, with a deadline that only a hang reaches; never a plain sleep."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"

@@ -100,7 +100,7 @@ def launcher() -> Iterator[Launcher]:
     if hasattr(launcher, "agent"):
         launcher.agent.kill()
         launcher.agent.communicate()
-    wait_until(lambda: not processes_of(f"{NEW}.0"), 5, "the end of the workers")
+    wait_until(lambda: not processes_of(f"{NEW}.0"), what="the end of the workers")
 
 
 def test_a_life(launcher: Launcher) -> None:
@@ -163,7 +163,7 @@ def test_a_launcher_that_is_gone_or_silent_ends_the_workers(launcher: Launcher, 
     launcher.expect(o.Started)
     if hang_up:
         launcher.channel.close()
-    wait_until(lambda: not processes_of(f"{NEW}.0"), 8, "the end of the workers")
+    wait_until(lambda: not processes_of(f"{NEW}.0"), what="the end of the workers")
     said = launcher.end()
     assert launcher.agent.returncode == 3
     assert ("the launcher is gone" if hang_up else "the launcher has not answered for 3 s") in said

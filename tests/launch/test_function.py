@@ -136,7 +136,7 @@ def test_nothing_stays_open() -> None:
     hora.run(rank, np=2)
     with pytest.raises(WorkersFailed):
         hora.run(lambda: sys.exit(1), np=2)
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 5, "closing of every descriptor")
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, what="closing of every descriptor")
 
 
 def test_an_interrupt_stops_the_workers_and_is_raised() -> None:

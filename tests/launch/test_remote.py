@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.launch.farm import Plain, farm
 from tests.launch.jobs import SOURCE, clean_environment, processes_of, python, rest_of, wait_until
+from tests.prompt import PROMPT_S
 
 import hora
 from hora.errors import WorkersFailed
@@ -222,11 +223,11 @@ def test_a_killed_agent_is_a_lost_host(start: Start) -> None:
     killed = time.monotonic()
     os.kill(running.agents[2], signal.SIGKILL)
     out = running.finish()
-    assert time.monotonic() - killed < 10
+    assert time.monotonic() - killed < PROMPT_S
     assert running.launcher.returncode == 3
     assert "+-- hora: host b was lost" in out and "the connection to the agent on b" in out
     assert "ranks 2, 3 ran there" in out and "ranks 0, 1 stopped by Hora" in out
-    wait_until(running.gone, 5, "the end of everything")
+    wait_until(running.gone, what="the end of everything")
 
 
 def test_a_host_that_does_not_answer_is_lost(start: Start) -> None:
@@ -235,19 +236,19 @@ def test_a_host_that_does_not_answer_is_lost(start: Start) -> None:
     out = running.finish()
     assert running.launcher.returncode == 3
     assert "host b was lost" in out and re.search(r"b has not answered for [23] s \(\S+\)", out)
-    wait_until(running.gone, 5, "the end of everything")
+    wait_until(running.gone, what="the end of everything")
 
 
 def test_a_killed_launcher_leaves_nothing_anywhere(start: Start) -> None:
     running = start(*TWO, *python(FAMILY))
     running.launcher.kill()
-    wait_until(running.gone, 8, "the end of everything")
+    wait_until(running.gone, what="the end of everything")
 
 
 def test_a_launcher_that_does_not_answer_leaves_nothing_anywhere(start: Start) -> None:
     running = start(*TWO, *python(FAMILY), HORA_HOST_TIMEOUT="2")
     os.kill(running.launcher.pid, signal.SIGSTOP)
-    wait_until(running.gone, 10, "the end of everything")
+    wait_until(running.gone, what="the end of everything")
     os.kill(running.launcher.pid, signal.SIGCONT)
     out = running.finish()
     assert running.launcher.returncode == 3 and "was lost" in out

@@ -24,6 +24,7 @@ from tests.launch.jobs import (
     start_hora,
     wait_until,
 )
+from tests.prompt import PROMPT_S
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -93,8 +94,8 @@ def test_killing_the_launcher_leaves_nothing(family: str, start: Start) -> None:
     guard = guardian_of(launcher)
     assert len(processes_of(job)) == 8
     launcher.kill()
-    wait_until(lambda: gone(job), 5, "the end of every process of the job")
-    wait_until(lambda: _state(guard) in "XZ", 5, "the end of the guardian")
+    wait_until(lambda: gone(job), what="the end of every process of the job")
+    wait_until(lambda: _state(guard) in "XZ", what="the end of the guardian")
     finish(launcher)
 
 
@@ -116,7 +117,7 @@ def test_a_killed_guardian_is_replaced(start: Start) -> None:
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: _other_guardian(launcher, first), what="another guardian")
     launcher.kill()
-    wait_until(lambda: gone(job), 5, "the end of every process of the job")
+    wait_until(lambda: gone(job), what="the end of every process of the job")
     finish(launcher)
 
 
@@ -127,7 +128,7 @@ def test_the_guardian_shrugs_off_signals(start: Start) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         os.kill(guard, number)
     launcher.kill()
-    wait_until(lambda: gone(job), 5, "the end of every process of the job")
+    wait_until(lambda: gone(job), what="the end of every process of the job")
     finish(launcher)
 
 
@@ -150,7 +151,7 @@ hora.run(exec, ({FAMILY!r}, {{}}), np=1)
         assert user.stdout is not None
         said = dict(user.stdout.readline().split()[-2:] for _ in range(2))
         user.kill()
-        wait_until(lambda: gone(said["JOB"]), 5, "the end of every process of the job")
+        wait_until(lambda: gone(said["JOB"]), what="the end of every process of the job")
         assert _state(int(said["FORK"])) == "S", "the fork outlived it, and held the pipe"
         os.kill(int(said["FORK"]), signal.SIGKILL)
 
@@ -161,7 +162,7 @@ def test_a_job_inside_a_job_goes_with_it(start: Start) -> None:
     job = job_of(launcher, 1)
     assert len(processes_of(job)) == 4
     launcher.kill()
-    wait_until(lambda: gone(job), 8, "the end of the inner job")
+    wait_until(lambda: gone(job), what="the end of the inner job")
     finish(launcher)
 
 
@@ -175,7 +176,7 @@ print(os.environ["HORA_JOB"])
     done = run_hora("run", "-np", "1", *python(program))
     assert done.returncode == 0
     assert gone(done.stdout.strip())
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 # ---- signals ----
@@ -261,7 +262,7 @@ while True:
     launcher.send_signal(signal.SIGINT)
     started = time.monotonic()
     finish(launcher)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PROMPT_S
     assert launcher.returncode == 137
     assert gone(job)
 
@@ -331,7 +332,7 @@ sys.stdout.write("z" * 4_000_000)
 """
     launcher = start("run", "-np", "2", *python(program))
     job = job_of(launcher, 2)
-    wait_until(lambda: gone(job), 10, "the end of the job")
+    wait_until(lambda: gone(job), what="the end of the job")
     finish(launcher)
     assert launcher.returncode == 3
 

@@ -57,6 +57,23 @@ def test_on_a_terminal_the_line_is_rewritten() -> None:
     assert text.count("\r") == 9 and text.count("\n") == 1 and text.endswith("\n")
 
 
+def test_the_ranks_are_asked_after_the_third_step_first() -> None:
+    clock, due = Clock(), []
+    summary = Summary(stream=io.StringIO(), clock=clock)
+    for _ in range(4):
+        due.append(summary.is_due())
+        run(summary, clock, 1, 0.1)
+    assert due == [False, False, True, False]
+
+
+def test_on_a_terminal_nothing_is_said_of_nothing() -> None:
+    clock, stream = Clock(), Terminal()
+    summary = Summary(stream=stream, clock=clock)
+    run(summary, clock, 1, 0.1)  # from where the first step is measured
+    summary.close()
+    assert stream.getvalue() == ""
+
+
 def test_the_first_step_does_not_count_and_an_outlier_does_not_matter() -> None:
     clock = Clock()
     summary = Summary(stream=io.StringIO(), clock=clock)

@@ -105,6 +105,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     """Start workers that train, as `hora run` would, and draw their progress."""
     from hora.launch.output import Console
     from hora.launch.supervise import supervise
+    from hora.workloads import bf16
     from hora.workloads.progress import Bar, Listener
     from hora.workloads.start import stop_at_nonsense
 
@@ -114,15 +115,19 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
             f"--emulate-workers {options.emulate_workers} cannot be played by {choice.plan.size} processes: each plays "
             f"as many. Give a multiple of {choice.plan.size}, or another -np."
         )
+    environment = workers.environment(given)
+    here = choice.on == "local"  # else every worker tries it on its own host
+    if here:
+        environment |= bf16.settings(options, environment, workers.say)
     bar = Bar() if sys.stdout.isatty() else None
     raw = Console.of_process()
     listener = Listener(raw.stdout, bar)
-    environment = workers.environment(given)
     job = workers.job(
         given, choice,
         command=(
             sys.executable, "-m", "hora.workloads", options.workload, msgspec.json.encode(options).decode(),
             *(["--launcher-draws"] if bar else []), *(["--independent"] if given["independent"] else []),
+            *(["--bf16-tried"] if here else []),
         ),
         environment={**environment, **stop_at_nonsense(environment)},
         console=Console(listener, Listener(raw.stderr, bar) if bar else raw.stderr),

@@ -52,17 +52,21 @@ def quiet_tensorflow(variables: dict[str, str]) -> dict[str, str]:
     return {} if name in variables else {name: "2"}
 
 
-def train_here(options: Options, *, launcher_draws: bool = False, independent: bool = False) -> int:
+def train_here(
+    options: Options, *, launcher_draws: bool = False, independent: bool = False, bf16_tried: bool = False
+) -> int:
     """Train; the exit code. Rank 0 writes the final metrics to ``options.json``.
 
     With ``independent`` every worker trains by itself, on the same cores as otherwise: what the machine can do if
-    communication costs nothing.
+    communication costs nothing. ``bf16_tried``: the launcher has tried bfloat16 on this host.
     """
-    from hora.workloads import progress
+    from hora.workloads import bf16, progress
 
     marks = progress.launcher_draws() if launcher_draws else nullcontext()
     try:
         variables = stop_at_nonsense(dict(env.environ()))
+        if not bf16_tried:
+            variables |= bf16.settings(options, env.environ(), lambda line: print(f"hora: {line}", file=sys.stderr))
         if options.framework == "keras":
             variables |= quiet_tensorflow(dict(env.environ()))
         elif options.inter_threads:

@@ -10,7 +10,7 @@ from tests.lab.doctor.fakes import FakeMachine
 
 from hora.config.env import environ
 from hora.lab.doctor import frameworks
-from hora.lab.doctor.machine import Machine
+from hora.lab.doctor.machine import Machine, Ran
 
 OLD, NEW = "1.13.1", "2.13.0+cpu"
 
@@ -61,3 +61,25 @@ def test_quick_imports_nothing(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
     machine.quick = True
     assert frameworks.framework("torch", machine).status == "ok" and machine.commands == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "named"),
+    [
+        ([(0, "")], "ok", "computes in bfloat16"),
+        ([(None, "")], "ok", "computes in bfloat16"),  # a machine too busy to answer is no evidence
+        ([(-4, ""), (0, "")], "warning", "ended by SIGILL) and does not with DNNL_MAX_CPU_ISA=AVX512_CORE_BF16"),
+        ([(1, "RuntimeError: could not create a primitive")] * 2, "warning", "could not create a primitive), whatever"),
+    ],
+)
+def test_bfloat16(tmp_path: Path, answers: list[tuple[int | None, str]], status: str, named: str) -> None:
+    machine = FakeMachine(tmp_path)
+    left = iter(answers)
+    machine.run = lambda *_, **__: Ran((answer := next(left))[0], "", answer[1], 0.1)  # type: ignore[method-assign]
+    found = frameworks.bfloat16(machine)
+    assert found.status == status and named in found.told and next(left, None) is None
+    assert bool(found.fix) is (status == "warning")
+
+
+def test_bfloat16_here() -> None:
+    assert frameworks.bfloat16(Machine(environ())).status in ("ok", "warning")

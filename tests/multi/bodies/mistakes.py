@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tests.multi.body import body
 from tests.multi.data import process_sets, raises
+from tests.prompt import PROMPT_S
 
 from hora.engine import session
 from hora.torch.adapter import buffer, dtype_of
@@ -126,7 +127,7 @@ def a_repeated_in_place_operation_that_one_rank_leaves_out(hvd: ModuleType, rank
     begin = time.monotonic()
     with raises(hvd.DeadlockError, "allreduce.x", "allreduce.y"):
         hvd.allreduce_(torch.ones(4), name="y" if rank else "x", op=hvd.Sum)
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < PROMPT_S
     assert hvd.allreduce_(torch.ones(1), name="next", op=hvd.Sum).item() == size
 
 
@@ -149,7 +150,7 @@ def different_kinds_under_one_name(hvd: ModuleType, rank: int, size: int) -> Non
     )
     with raises(hvd.DeadlockError, "allreduce.x", "allgather.x") as caught:
         call()
-    assert time.monotonic() - begin < 2.0, "within two seconds"
+    assert time.monotonic() - begin < PROMPT_S
     assert ranks_named(str(caught[0])) >= set(range(size))
     assert hvd.allreduce(torch.ones(1), name="next", op=hvd.Sum).item() == size
 
@@ -161,7 +162,7 @@ def different_order_of_blocking_calls(hvd: ModuleType, rank: int, size: int) -> 
     with raises(hvd.DeadlockError, "first", "second"):
         for name in names:
             hvd.allreduce(torch.ones(2), name=name)
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < PROMPT_S
     assert hvd.allreduce(torch.ones(1), name="next", op=hvd.Sum).item() == size
 
 
@@ -173,7 +174,7 @@ def a_group_here_and_single_tensors_there(hvd: ModuleType, rank: int, size: int)
             hvd.grouped_allreduce([torch.ones(2), torch.ones(2)], name="x")
         else:
             hvd.allreduce(torch.ones(2), name="x")
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < PROMPT_S
     assert hvd.allreduce(torch.ones(1), name="next", op=hvd.Sum).item() == size
 
 

@@ -77,6 +77,15 @@ def the_first_check_of_replicas_names_the_first_step(hvd: ModuleType, rank: int,
 
 
 @body(sizes=(2, 3, 4))
+def replicas_that_begin_differently_are_named_after_the_first_step(hvd: ModuleType, rank: int, size: int) -> None:
+    model = network(rank)
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    optimizer._reducer._guard._strict = True
+    with raises(DivergenceError, "step 1: ", "0.weight"):
+        train(optimizer, model, [rank], steps=1)
+
+
+@body(sizes=(2, 3, 4))
 def named_in_the_step_in_which_it_happens(hvd: ModuleType, rank: int, size: int) -> None:
     """R16 with the optimizer: any tensor, small or of megabytes, alone in the first step or in a bucket later."""
     torch.manual_seed(1)

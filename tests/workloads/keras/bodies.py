@@ -79,12 +79,13 @@ def train(out: Path, plain: bool = False, by_hand: bool = False, **given: Any) -
     model = made(options, plan, plain) if models is None else models["one"]
 
     def batch(run: KerasRun, plan: Any) -> Any:
-        inputs = x[plan.indices]
-        if plan.step == options.fail_at and hvd.rank() == options.fail_on:
-            inputs = inputs * np.nan
         if plan.step == options.signal_at and not plan.epoch and hvd.rank() == hvd.size() - 1:
             signal.raise_signal(signal.SIGTERM)
-        return inputs, y[plan.indices]
+        if options.fail_at < 0:
+            return x[plan.indices], y[plan.indices]
+        # Not a number by its weight: one among the inputs would not pass the ReLU on every processor.
+        fails = plan.step == options.fail_at and hvd.rank() == options.fail_on
+        return x[plan.indices], y[plan.indices], np.full(len(plan.indices), np.nan if fails else 1.0, "float32")
 
     try:
         with KerasRun(options, plan, models or model) as run:

@@ -73,8 +73,9 @@ class Jobs:
         for rank in range(workers):
             file = folder / f"rank-{rank}.json"
             assert file.exists(), f"rank {rank} did not report.\n{self._said[backend, workers]}"
-            went_wrong = json.loads(file.read_text())[body]
-            assert not went_wrong, f"rank {rank}: {went_wrong}"
+            went_wrong = json.loads(file.read_text()).get(body, "it did not come to that")
+            said = "" if "Traceback" in went_wrong else self._said[backend, workers]
+            assert not went_wrong, f"rank {rank}: {went_wrong}\n{said}"
 
     def _run(self, backend: str, workers: int, folder: Path) -> str:
         for module in ("keras", backend):

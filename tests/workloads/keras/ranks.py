@@ -35,17 +35,22 @@ def main() -> None:
     data, folder = map(Path, sys.argv[1:])
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    found = {}
+    found: dict[str, str] = {}
+
+    def told(name: str, how: str) -> None:  # with every body: one that ends the process takes only itself with it
+        found[name] = how
+        (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+
     for name, body in BODIES[size].items():
+        told(name, "the process ended in it")
         try:
             (folder / name).mkdir(exist_ok=True)
             body(data, folder / name)
-            found[name] = ""
+            told(name, "")
         except BaseException:
-            found[name] = traceback.format_exc()
+            told(name, traceback.format_exc())
         preempt._forget()
         hvd.shutdown()
         hvd.init()
         agree.everywhere(lambda: None)
-    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     hvd.shutdown()

@@ -88,7 +88,10 @@ def test_a_short_run_learns(tmp_path: Path, digits: Path, capsys: pytest.Capture
     assert re.search(r"^epoch 1/1  step 10/30  loss \S+  accuracy \S+ %  [\d,]+ images/s  lr 0.001  ETA", said, re.M)
 
 
-@pytest.mark.parametrize("given", [{}, {"precision": "bf16", "emulate_workers": 2, "accumulate": 2, "batch": 16}])
+IN_BF16 = {"precision": "bf16", "emulate_workers": 2, "accumulate": 2, "batch": 16}
+
+
+@pytest.mark.parametrize("given", [{}, pytest.param(IN_BF16, marks=pytest.mark.bf16)])
 def test_horovods_lines(
     tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any]
 ) -> None:

@@ -12,6 +12,7 @@ from hora.lab.doctor import describe
 from hora.lab.doctor.check import Check, Finding
 from hora.lab.doctor.installation import file_system, is_network
 from hora.lab.doctor.machine import Machine, duration
+from hora.workloads import bf16
 
 __all__ = ["CHECKS", "FRAMEWORKS"]
 
@@ -88,7 +89,47 @@ def _too_old(version: str) -> str:
     return "Hora is tested with 2.4 and newer" if numbers and numbers < _OLDEST_TORCH else ""
 
 
-CHECKS = tuple(
-    Check(name, "found it, then imported it in a process of its own", partial(framework, name), _IMPORT_S + 5, True)
-    for name in FRAMEWORKS
+def bfloat16(machine: Machine) -> Finding:
+    """Some processors announce it and die of it."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding(name="bf16", status="not here", told="there is no PyTorch to compute with")
+
+    def attempt(more: dict[str, str]) -> str:
+        ran = machine.run_python(bf16.PROGRAMS["torch"], _IMPORT_S, **more)
+        return "" if ran.code in (0, None) else ran.ended if ran.code < 0 else ran.last  # None: it was slow
+
+    wrong, variables = bf16.examine("torch", attempt, machine.environ)
+    if not wrong:
+        told = "PyTorch computes in bfloat16, with the right result"
+        return Finding(name="bf16", status="ok", told=told)
+    told = f"a small training step in bfloat16 fails here ({wrong})"
+    if variables:
+        (name, value), *_ = variables.items()
+        return Finding(
+            name="bf16",
+            status="warning",
+            told=f"{told} and does not with {name}={value}: the processor announces AMX and has not got it",
+            fix=f"export {name}={value}; 'hora train --precision bf16' sets it by itself.",
+        )
+    return Finding(
+        name="bf16",
+        status="warning",
+        told=f"{told}, whatever is set",
+        fix="Train with --precision float32, or elsewhere.",
+    )
+
+
+CHECKS = (
+    *(
+        Check(name, "found it, then imported it in a process of its own", partial(framework, name), _IMPORT_S + 5, True)
+        for name in FRAMEWORKS
+    ),
+    Check(
+        "bf16",
+        "trained one step in bfloat16 in a process of its own",
+        bfloat16,
+        2 * _IMPORT_S + 5,
+        alone=True,
+        slow=True,
+    ),
 )

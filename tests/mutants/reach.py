@@ -1,0 +1,88 @@
+"""Which tests reach a file, those that take least first. A map kept by hand, from two rules: tests mirror the source,
+and what several workers do is in tests/multi, by subject."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from tests.mutants.tree import Tree
+
+__all__ = ["PYTHON", "SIMULATOR", "files", "stages"]
+
+PYTHON = ("engine", "torch", "ops", "checkpoint", "schedule")  # the packages in which bugs are planted
+SIMULATOR = ["native/sim/simulate", "--seconds", "20", "--seed", "1"]
+_CORE = [
+    "tests/transport/test_shm.py", "tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py",
+    "tests/engine/test_not_finite.py", "tests/engine/test_table.py", "tests/engine/test_hierarchical.py",
+]  # fmt: skip
+_SUBJECTS = {
+    "native": "allreduce or gather or order or joining or mistakes or lifecycle",
+    "engine": "allreduce or gather or order or joining or mistakes or lifecycle",
+    "torch": "optimizer or gradients or guards or summary or sync_batch_norm or compression or objects",
+    "ops": "objects or host or allreduce or gather or mistakes",
+}
+# Files that no test mirrors by name, or that others reach as well.
+_MORE = {
+    "checkpoint/whole.py": ["tests/checkpoint", "tests/lab/records/test_files.py"],
+    "checkpoint/store.py": ["tests/workloads/test_run.py"],
+    "engine/backend.py": ["tests/engine/test_table.py", "tests/engine/test_talk.py"],
+    "engine/carry.py": ["tests/engine/test_talk.py"],
+    "engine/core.py": ["tests/engine/test_session.py"],
+    "engine/handle.py": ["tests/torch/test_alone.py"],
+    "engine/hosttable.py": ["tests/engine/test_hierarchical.py"],
+    "engine/line.py": ["tests/engine/test_hub.py", "tests/engine/test_talk.py"],
+    "engine/monitor.py": ["tests/engine/test_stall.py", "tests/engine/test_timeline.py"],
+    "engine/negotiate.py": ["tests/engine/test_agree.py", "tests/engine/test_simulate.py"],
+    "engine/process_set.py": ["tests/engine/test_session.py"],
+    "engine/request.py": ["tests/engine/test_table.py", "tests/engine/test_agree.py"],
+    "engine/table.py": ["tests/engine/test_stall.py"],
+    "engine/tableview.py": ["tests/engine/test_table.py", "tests/engine/test_stall.py"],
+    "ops/numbering.py": ["tests/torch/test_numbering.py"],
+    "ops/started.py": ["tests/ops/test_host.py"],
+    "schedule/decay.py": ["tests/schedule"],
+    "schedule/momentum.py": ["tests/schedule", "tests/workloads/test_run.py"],
+    "schedule/show.py": ["tests/schedule", "tests/cli/test_plan.py"],
+    "schedule/warmup.py": ["tests/schedule"],
+    "torch/autograd.py": ["tests/torch/test_alone.py"],
+    "torch/collectives.py": ["tests/torch/test_alone.py", "tests/torch/test_surface.py"],
+    "torch/functions.py": ["tests/torch/test_alone.py"],
+    "torch/hooks.py": ["tests/torch/test_optimizer.py"],
+    "torch/memory.py": ["tests/torch/test_bucket.py"],
+    "torch/reducer.py": ["tests/torch/test_optimizer.py", "tests/torch/test_bucket.py"],
+    "torch/repeat.py": ["tests/torch/test_alone.py"],
+    "torch/submit.py": ["tests/torch/test_alone.py", "tests/torch/test_adapter.py"],
+}  # fmt: skip
+_DEATHS = ["tests/chaos/test_kill.py", "-k", "shm"]
+_DIES = ("circle", "hub", "monitor", "session", "table")  # of the engine: what a death goes through
+_CALLS = ("adapter", "autograd", "collectives", "functions", "submit")  # of torch: what every collective goes through
+_BY_MESSAGES = ("agree", "carry", "circle", "hub", "line", "negotiate", "talk")
+
+
+def files(tree: Tree, language: str) -> list[str]:
+    """Where bugs are planted."""
+    root = tree.root
+    if language == "c":
+        found = list((root / "native").glob("*.c"))
+    else:
+        found = [path for package in PYTHON for path in (root / "src" / "hora" / package).rglob("*.py")]
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def stages(tree: Tree, file: str) -> list[list[str]]:
+    """What to run, one after the other until something is red: arguments of pytest, or the simulator's command."""
+    if file.startswith("native/"):
+        simulator = [SIMULATOR] if (tree.root / SIMULATOR[0]).exists() else []
+        return [*simulator, _CORE, _multi("shm-3", "native"), _DEATHS]
+    path = PurePosixPath(file).relative_to("src/hora")
+    package = path.parts[0]
+    mirrored = PurePosixPath("tests", path.parent, f"test_{path.name}").as_posix()
+    units = [name for name in (mirrored, *_MORE.get(path.as_posix(), [])) if (tree.root / name).exists()]
+    first = [*(units or [f"tests/{package}"]), file]  # a file's own examples are tests too
+    layout = "gloo-3" if path.stem in _BY_MESSAGES else "shm-4" if path.stem == "hierarchical" else "shm-2"
+    subject = "engine" if package == "torch" and path.stem in _CALLS else package
+    several = [_multi(layout, subject)] if subject in _SUBJECTS else []
+    return [first, *several, *([_DEATHS] if package == "engine" and path.stem in _DIES else [])]
+
+
+def _multi(layout: str, subject: str) -> list[str]:
+    return ["tests/multi/test_bodies.py", "-k", f"{layout}- and ({_SUBJECTS[subject]})"]
