@@ -35,13 +35,6 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 6
 
 
-def test_folders_that_are_missing_are_made(tmp_path: Path) -> None:
-    store = Store(tmp_path / "a" / "b")
-    assert store.latest() is None and not (tmp_path / "a").exists()
-    save(store, 1)
-    assert names(tmp_path / "a" / "b")[0] == "step-1.pt"
-
-
 def test_the_lowest_can_be_the_best_and_all_can_stay(tmp_path: Path) -> None:
     store = Store(tmp_path, keep=0, best="loss", highest=False)
     for position, loss in enumerate([3.0, 1.0, 2.0, 1.0]):

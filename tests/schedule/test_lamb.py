@@ -58,15 +58,6 @@ def test_a_layer_of_zeros_can_leave_zero() -> None:
     assert weight.tolist() == pytest.approx([-0.5, -0.5])
 
 
-def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
-    frozen, weight = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
-    weight.grad = torch.ones(2)
-    optimizer = LAMB([frozen, weight], lr=0.5)
-    optimizer.step()
-    assert frozen.tolist() == [1.0, 1.0] and weight.tolist() == pytest.approx([0.5, 0.5])
-    assert frozen not in optimizer.state
-
-
 def test_state_goes_through_a_checkpoint() -> None:
     def made() -> tuple[torch.nn.Parameter, LAMB]:
         weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))

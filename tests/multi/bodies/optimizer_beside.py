@@ -200,23 +200,6 @@ def zero_grad_too_early(hvd: ModuleType, rank: int, size: int) -> None:
         optimizer.zero_grad()
 
 
-@body(sizes=(2, 3))
-def zero_grad_too_early_beside_another_optimizer(hvd: ModuleType, rank: int, size: int) -> None:
-    """Which has stepped before the gradients came: they were not meant for it. One parameter, so one bucket."""
-    models = [torch.nn.Linear(4, 1, bias=False) for _ in range(2)]
-    optimizers = [
-        hvd.DistributedOptimizer(sgd(model.parameters()), [(f"{n}.weight", model.weight)])
-        for n, model in enumerate(models)
-    ]
-    for _ in range(3):
-        for optimizer, model in zip(optimizers, models, strict=True):
-            optimizer.zero_grad()
-            model(torch.ones(2, 4)).sum().backward()
-            with raises(hvd.UsageError, "zero_grad() was called after loss.backward()"):
-                optimizer.zero_grad()
-            optimizer.step()
-
-
 @body()
 def step_after_synchronize_warns(hvd: ModuleType, rank: int, size: int) -> None:
     """And does not reduce a second time: with op=Sum that would show."""
