@@ -64,19 +64,18 @@ def test_horovods_callback(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "accumulation"), [(1, 2), (4, 2), (2, 8)])
-def test_horovods_warm_up_counts_passes_that_are_accumulated_as_workers(size: int, accumulation: int) -> None:
-    """Its example warms up from the rate of one worker's one batch: lr = base * size * batches_per_allreduce."""
+def test_horovods_warm_up_with_accumulation(size: int, accumulation: int) -> None:
+    """Its example warms up from base * batches_per_allreduce, the rate of one worker, to size times as much."""
     plan = Plan(
         base_lr=0.0125, base_batch=32, batch=32, workers=size, accumulation=accumulation,
         warmup=Warmup("horovod", 5), samples=32 * 100 * size * accumulation, epochs=90,
     )  # fmt: skip
-    times = size * accumulation
     for epoch in range(5):
         for step in range(100):
             position = epoch + (step + 1) / 100
-            expected = 0.0125 * (position * (times - 1) / 5 + 1)
+            expected = 0.0125 * accumulation * (position * (size - 1) / 5 + 1)
             assert plan.lr_at_epoch(epoch + step / 100) == pytest.approx(expected, rel=1e-12)
-    assert plan.lr_at_epoch(5) == pytest.approx(0.0125 * times)
+    assert plan.lr_at_epoch(5) == pytest.approx(0.0125 * size * accumulation)
 
 
 def test_the_courses_resnet_56() -> None:

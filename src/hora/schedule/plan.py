@@ -104,7 +104,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def lr_at_epoch(self, epoch: float) -> float:
         """The rate of the step that begins ``epoch`` epochs (2.5: half-way through the third) into the run."""
         if self.warms_up and self.warmup.covers(epoch):
-            rates = Rates(self.base_lr or 0.0, self.one_worker_lr, self.peak_lr, self.workers * self.accumulation)
+            rates = Rates(self.base_lr or 0.0, self.one_worker_lr, self.peak_lr, self.workers)
             return self.warmup.rate(epoch, 1 / self.steps_per_epoch, rates)
         return self.decay.rate(self.peak_lr, epoch, self.warmup.epochs if self.warms_up else 0.0, self.epochs)
 
