@@ -121,10 +121,13 @@ static void make_op(struct op *o, int slot, uint32_t number, bool for_join) {
 }
 
 /* The script of a second thread goes with a join only on sets of one rank: there it meets nobody who has joined. */
-static bool alone(const struct script *s, int slot, uint32_t i) { return slot && script[0].epochs ? member_count[s->ops[i].set] == 1 : true; }
+static bool alone(const struct script *s, int slot, uint32_t i) {
+    return !slot || !script[0].epochs || member_count[s->ops[i].set] == 1;
+}
 
 static void make_script(struct script *s, int slot, bool join) {
-    *s = (struct script){.op_count = 1 + below(slot ? 4 : OPS), .steps = 1 + below(STEPS), .epochs = join ? 1 + below(UNEVEN) : 0};
+    *s = (struct script){.op_count = 1 + below(slot ? 4 : OPS), .steps = 1 + below(STEPS)};
+    s->epochs = join ? 1 + below(UNEVEN) : 0;
     for (uint32_t i = 0; i < s->op_count; i++) make_op(&s->ops[i], slot, i, join);
     for (uint32_t step = 0; step < s->steps; step++) {
         s->chosen[step] = (uint32_t)random_bits() & (uint32_t)random_bits();
@@ -186,7 +189,8 @@ static int variant(const struct op *o, uint32_t step) { return o->varies && step
 /* Elements that a rank brings of a part; rows are of one element. */
 static uint64_t brought(const struct op *o, uint32_t step, int rank, uint32_t k) {
     uint64_t most = o->counts[variant(o, step)][k];
-    return o->kind == ALLGATHER || o->kind == ALLTOALL ? most ? mix(o->key ^ step << 8 ^ (uint64_t)rank << 20 ^ k) % (most + 1) : 0 : most;
+    if (o->kind != ALLGATHER && o->kind != ALLTOALL) return most;
+    return most ? mix(o->key ^ step << 8 ^ (uint64_t)rank << 20 ^ k) % (most + 1) : 0;
 }
 
 /* Of an alltoall: the elements for a member, by position. */
@@ -345,8 +349,8 @@ static int64_t new_plan(struct work *w, const struct op *o, int v, uint32_t step
     char words[32];
     int length = snprintf(words, sizeof words, "%llx", (unsigned long long)o->key);
     uint64_t fingerprint = (o->key << 4) + 1 + (v == VARIANTS ? 14 : o->varies && !free_rows ? (uint64_t)v : 0);
-    return hora_plan(seat->core, o->key + 1 + ((uint64_t)step << 40), o->set, seat->sets[o->set], (int)o->kind, (int)o->op, o->root,
-                     o->prescale, o->postscale, fingerprint, 1, 0, (int)o->parts, segments, words, length);
+    return hora_plan(seat->core, o->key + 1 + ((uint64_t)step << 40), o->set, seat->sets[o->set], (int)o->kind, (int)o->op,
+                     o->root, o->prescale, o->postscale, fingerprint, 1, 0, (int)o->parts, segments, words, length);
 }
 
 static int64_t submit(struct work *w, uint32_t i, uint32_t step, bool lies, int64_t *used) {
@@ -356,7 +360,8 @@ static int64_t submit(struct work *w, uint32_t i, uint32_t step, bool lies, int6
     int meta_count = 0;
     fill(w, i, step);
     if (o->kind == ALLGATHER)
-        for (uint32_t k = 0; k < o->parts; k++) meta[meta_count++] = (int64_t)(brought(o, step, w->rank, k) * item_bytes[o->dtype[k]]);
+        for (uint32_t k = 0; k < o->parts; k++)
+            meta[meta_count++] = (int64_t)(brought(o, step, w->rank, k) * item_bytes[o->dtype[k]]);
     if (o->kind == ALLTOALL)
         for (int m = 0; m < member_count[o->set]; m++)
             meta[meta_count++] = (int64_t)(part_for(o, step, w->rank, m) * item_bytes[o->dtype[0]]);
@@ -381,10 +386,11 @@ static void compute(struct work *w, uint32_t step) {
     }
     bool polls = chance(2); /* goes on as soon as it is done */
     sim_busy(1);
-    for (uint64_t until = sim_now() + (sim_exact ? 2000ull : 1) * 1000 * 1000, left = 1; left && sim_now() < until;) {
+    uint64_t until = sim_now() + (sim_exact ? 2000ull : 1) * 1000 * 1000;
+    for (uint32_t looked = 0, left = 1; left && sim_now() < until; looked++) {
         left = !polls;
         for (uint32_t i = 0; polls && i < w->started_count; i++) left |= !hora_done(c, w->started[i].ticket);
-        if (left) sim_sleep(polls ? 1000 + sim_now() / 64 : 2000ull * 1000 * 1000);
+        if (left) sim_sleep(polls && looked < 500 ? 100 : 2000ull * 1000 * 1000);
     }
     sim_busy(-1);
     for (uint32_t i = 0; i < w->started_count; i++) {
@@ -418,7 +424,8 @@ static bool start_step(struct work *w, uint32_t step, const bool *present) {
         if (chance(8)) hora_done(c, w->started[below(i + 1)].ticket);
     }
     for (uint32_t i = 0; i < s->op_count; i++) { /* these in one order */
-        if (!(s->chosen[step] >> i & 1) || position_in(&s->ops[i], w->rank) < 0 || !s->ops[i].again || s->liar[step][i] >= 0) continue;
+        if (!(s->chosen[step] >> i & 1) || position_in(&s->ops[i], w->rank) < 0) continue;
+        if (!s->ops[i].again || s->liar[step][i] >= 0) continue;
         fill(w, i, step);
         int64_t code;
         while ((code = hora_again(w->ready[i], w->in[i][0])) >> 62 && (code & 0xff) == PENDING) {}
@@ -442,7 +449,8 @@ static void note_mismatch(struct work *w, uint32_t step, const struct started *x
         if (length + said < 56) length += snprintf(out + length, 64 - (size_t)length, "%d:%s ", r, said ? text : "");
     }
     memcpy(seats[w->rank].said[w->slot][step][x->op], out, sizeof out); /* at once: this rank may be killed */
-    if (hora_failure_code(c, failure) != MISMATCH && !has_quitter) sim_fail("a mismatch was called %d", hora_failure_code(c, failure));
+    int code = hora_failure_code(c, failure);
+    if (code != MISMATCH && !has_quitter) sim_fail("a mismatch was called %d", code);
 }
 
 /* Wait for it all, in another order, and look at what came; true if this rank's part is over. */
@@ -555,7 +563,8 @@ static void straggler(void *argument) {
     uint64_t segment[3] = {FLOAT32, 1, 1};
     static float number[RANKS];
     char *at = (char *)&number[w->rank];
-    int64_t plan = hora_plan(c, 1ull << 60, (uint64_t)w->rank, seats[w->rank].sets[0], ALLREDUCE, SUM, 0, 1, 1, 99, 1, 0, 1, segment, "alone", 5);
+    int64_t plan = hora_plan(c, 1ull << 60, (uint64_t)w->rank, seats[w->rank].sets[0], ALLREDUCE, SUM, 0, 1, 1, 99, 1, 0, 1,
+                             segment, "alone", 5);
     int64_t ticket = plan < 0 ? plan : hora_submit(c, plan, &at, &at, NULL, 0);
     int status = ticket < 0 ? (int)-ticket : PENDING;
     while (status == PENDING) status = hora_wait(c, ticket, 200000);
@@ -605,7 +614,10 @@ static void first_thread(void *argument) {
         if (gone && step == script[0].steps / 2) break;
         if (do_step(w, step, dropping && step + 1 == script[0].steps)) break;
     }
-    if (script[0].epochs && !seat->over && !(gone && chance(2))) do_epochs(w);
+    bool present[RANKS] = {true, true, true, true};
+    if (script[0].epochs && !seat->over && gone && script[0].limit[0][w->rank] && chance(2))
+        start_step(w, 0, present); /* and leaves without waiting */
+    else if (script[0].epochs && !seat->over) do_epochs(w);
     if (dropping && !seat->over) { /* others may not have submitted yet what this rank did not wait for */
         int64_t plan = hora_plan(seat->core, 1ull << 61, 0, seat->sets[0], BARRIER, SUM, 0, 1, 1, 77, 1, 0, 0, NULL, "end", 3);
         int64_t ticket = hora_submit(seat->core, plan, NULL, NULL, NULL, 0);

@@ -14,11 +14,12 @@ from tests.native.simulator import NATIVE
 
 
 class Bug(NamedTuple):
-    """Replacements of text in a file of ``native/``, and what they break."""
+    """Replacements of text in ``file`` of ``native/``, and what they break; ``more`` are in other files."""
 
     why: str
     file: str
     replacements: tuple[tuple[str, str], ...]
+    more: tuple[tuple[str, str, str], ...] = ()
 
 
 BUGS = {
@@ -96,11 +97,7 @@ BUGS = {
         "after a barrier that was given up the next is believed",
         "wait.c",
         (("    return over(c);\n}\n\n/* A member", "    return 0;\n}\n\n/* A member"), ("        return over(c);\n    }", "        return 0;\n    }")),
-    ),
-    "executor-forgets": Bug(
-        "what is submitted while the executor goes to rest is not carried out",
-        "engine.c",
-        (("        if (atomic_load(&c->pending)) atomic_store(&self(c)->executor_wanted, 1); /* submitted meanwhile */\n", ""),),
+        (("engine.c", "        if (over(c) || lock(c)) break;", "        if (lock(c)) break;"),),
     ),
     "lets-go-in-no-order": Bug(
         "who gets the lock next need not see what was written under it",
@@ -137,9 +134,8 @@ def plant(bug: Bug, folder: Path) -> Path:
     """A copy of ``native/`` with this bug."""
     copy = folder / "native"
     shutil.copytree(NATIVE, copy)
-    text = (copy / bug.file).read_text()
-    for old, new in bug.replacements:
-        assert text.count(old) == 1, f"{bug.file} has {text.count(old)} times: {old}"
-        text = text.replace(old, new)
-    (copy / bug.file).write_text(text)
+    for file, old, new in [*((bug.file, old, new) for old, new in bug.replacements), *bug.more]:
+        text = (copy / file).read_text()
+        assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
+        (copy / file).write_text(text.replace(old, new))
     return copy
