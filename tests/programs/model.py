@@ -7,6 +7,7 @@ operation, rank, round or place is another.
 
 from __future__ import annotations
 
+import math
 import random
 from functools import lru_cache
 from typing import Any
@@ -47,7 +48,7 @@ class Model:
         shape = op.shapes[tensor]
         if op.kind == "allgather":
             shape = (self._program.rows(op, step, rank, tensor), *shape[1:])
-        return self._flat(phase, op, step, rank, tensor, 1.0)[: int(np.prod(shape))].reshape(shape)
+        return self._flat(phase, op, step, rank, tensor, 1.0)[: math.prod(shape)].reshape(shape)
 
     def expected(self, phase: Phase, op: Op, step: int, index: int, rank: int) -> list[Array]:
         """What ``rank`` gets, a tensor each; numbers of the right value and shape, not yet of the right type."""
@@ -76,7 +77,7 @@ class Model:
         multiple = multiple_for_means(members, bool(phase.quotas)) if means else 1
         how = op.how if reduces else "sum"
         values = _values(op.dtypes[tensor], how, members, multiple, prescale)
-        count = int(np.prod(op.shapes[tensor]))
+        count = math.prod(op.shapes[tensor])
         drawn = mix(self._program.seed, self._program.number, op.number, step, rank, tensor)
         start = drawn % (SEQUENCE - count)
         return values[_BITS[start : start + count]]

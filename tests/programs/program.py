@@ -14,7 +14,7 @@ import math
 import random
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
@@ -25,7 +25,7 @@ ITEM_BYTES = dict(zip(DTYPES, (1, 1, 2, 4, 8, 2, 2, 4, 8, 1), strict=True))
 REDUCTIONS = ("sum", "average", "min", "max", "product", "adasum")
 
 INLINE, CHUNK = 8192, 256 << 10  # where the C core's ways of moving data meet; between hosts also 2 MB
-PHASE_BYTES, PROGRAM_OPERATIONS = 12 << 20, 400
+PHASE_BYTES, PHASE_OPERATIONS, PHASE_TENSORS = 8 << 20, 100, 600
 
 # All exact in every type: small whole numbers, times powers of two, once times three.
 FACTORS = ((0.5, 1.0), (1.0, 2.0), (0.25, 4.0), (2.0, 0.5), (-1.0, 1.0), (3.0, 1.0), (1.0, 3.0), (1.0, -0.5))
@@ -186,16 +186,21 @@ class _Drawing:
         self.dtypes = r.sample(DTYPES, r.choice((1, 2, 4, len(DTYPES))))
         self.how = self._wanted(r.choices(REDUCTIONS, (6, 3, 1, 1, 1, 1), k=r.choice((1, 3, 8))))
         self.sizes = r.choices(
-            ("tiny", "inline", "middle", "chunk", "large"), (2, 3, 4, 3, 0.7), k=r.choice((1, 2, 3, 6))
+            ("tiny", "inline", "middle", "chunk", "large"), (2, 3, 4, 3, 0.5), k=r.choice((1, 2, 3, 6))
         )
         self.memory = r.choices(("plain", "kept", "shared", "mixed", "strided"), (2, 2, 4, 1, 1), k=r.choice((1, 2, 4)))
         if "shared" in without:
             self.memory = ["plain"]
         self.blocking = r.choice((0.0, 0.1, 0.3, 1.0))
-        self.in_place = r.choice((0.1, 0.5, 0.9))
+        self.in_place = r.choice((0.3, 0.7, 0.95))
         self.unnamed = r.choice((0.0, 0.0, 0.1, 0.6)) if "unnamed" not in without else 0.0
         self.grouped = r.choice((0.0, 0.1, 0.6)) if "groups" not in without else 0.0
         self.scaled = r.choice((0.0, 0.2))
+        self.crowded = r.random() < 0.25
+        if self.crowded:  # single tensors through the slots and in place, on many sets at once
+            self.sizes = r.choice((["inline", "middle"], ["middle"], ["middle", "chunk"]))
+            self.memory = ["plain", "shared", "shared"] if "shared" not in without else ["plain"]
+            self.blocking = self.grouped = self.unnamed = 0.0
         self.sets = self._sets()
         self.set_weights = [r.choice((1, 1, 3)) for _ in self.sets]
         self.next_number = self.next_thread = 0
@@ -206,7 +211,11 @@ class _Drawing:
     def _sets(self) -> tuple[tuple[int, ...], ...]:
         everyone = tuple(range(self.size))
         found = {everyone: None}
-        for _ in range(self.random.choice((0, 1, 2, 4, 8)) if self.size > 1 and "sets" not in self.without else 0):
+        for _ in range(
+            self.random.choice((6, 8) if self.crowded else (0, 1, 3, 5, 8))
+            if self.size > 1 and "sets" not in self.without
+            else 0
+        ):
             found[tuple(sorted(self.random.sample(everyone, self.random.randint(1, self.size))))] = None
         return tuple(found)
 
@@ -230,12 +239,10 @@ class _Drawing:
     def _phase(self) -> Phase:
         r = self.random
         joins = r.random() < 0.15 and "join" not in self.without
-        threads = 1 if joins or "threads" in self.without else r.choices((1, 2, 3), (6, 2, 1))[0]
-        operations = tuple(self._thread(t, r.choice((2, 6, 14, 30)) // threads or 1, joins) for t in range(threads))
-        total = max(1, sum(op.bytes for thread in operations for op in thread))
-        count = sum(map(len, operations))
-        steps = min(r.choice((1, 1, 3, 8, 20)), max(1, PHASE_BYTES // total), max(1, PROGRAM_OPERATIONS // 4 // count))
-        steps = 1 if any(len(op.shapes) > 300 for thread in operations for op in thread) else steps
+        threads = 1 if joins or self.crowded or "threads" in self.without else r.choices((1, 2, 3), (6, 2, 1))[0]
+        count = r.choice((10, 20) if self.crowded else (2, 6, 14, 30))
+        operations = tuple(self._thread(t, count // threads or 1, joins) for t in range(threads))
+        steps = min(r.choice((8, 20) if self.crowded else (1, 1, 3, 8, 20)), self._most_steps(operations))
         quotas = ()
         if joins:
             most = steps * len(operations[0])
@@ -244,11 +251,17 @@ class _Drawing:
             operations,
             steps,
             fresh=r.random() < 0.3,
-            window=r.choice((1, 4, 12, 60)),
+            window=r.choice((12, 60) if self.crowded else (1, 4, 12, 60)),
             quotas=quotas,
             average_active=joins and r.random() < 0.5,
             renew_set=r.randrange(len(self.sets)) if r.random() < 0.1 else 0,
         )
+
+    def _most_steps(self, threads: Sequence[Sequence[Op]]) -> int:
+        every = [op for thread in threads for op in thread]
+        tensors, total = sum(len(op.shapes) for op in every), sum(op.bytes for op in every)
+        most = min(PHASE_OPERATIONS // len(every), PHASE_TENSORS // max(1, tensors), PHASE_BYTES // max(1, total))
+        return max(1, most)
 
     def _epochs(self) -> list[Phase]:
         """Uneven epochs: one short join after the other."""
@@ -256,7 +269,7 @@ class _Drawing:
         phases = []
         for _ in range(r.randint(4, 12)):
             operations = self._thread(0, r.randint(1, 4), joins=True)
-            steps = r.randint(1, max(1, min(20, PHASE_BYTES // max(1, sum(op.bytes for op in operations)))))
+            steps = min(r.randint(1, 20), self._most_steps([operations]))
             most = steps * len(operations)
             quotas = tuple(r.choice((0, most, r.randint(0, most))) for _ in range(self.size))
             phases.append(Phase((operations,), steps, False, r.choice((1, 4)), quotas, r.random() < 0.5))
