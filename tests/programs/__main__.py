@@ -90,6 +90,8 @@ class Session:
         given = self.given
         if self._pool is None:
             self._pool = Pool(given.on, given.np).__enter__()
+            if not self.programs:
+                self.began = time.monotonic()
         try:
             self.operations += self._pool.perform(
                 given.seed, number, timeout_s=given.timeout, kept=kept, large_groups=given.large_groups,

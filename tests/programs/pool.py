@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.hosts import Cluster, missing_for_hosts
 from tests.cluster.sshd import Sshd, missing_for_ssh
 from tests.launch.jobs import clean_environment
-from tests.multi.crew import Crew
+from tests.multi.crew import Crew, Member
 
 LAYOUTS = ("shm", "gloo", "mpi", "hosts")
 WORKER = Path(__file__).with_name("worker.py")
@@ -42,7 +42,7 @@ def _mpirun() -> str | None:
 
 
 class Pool(Crew):
-    """``size`` workers; use as a context manager. ``run`` raises Failed."""
+    """``size`` workers; use as a context manager. ``perform`` raises Failed."""
 
     def __init__(self, layout: str, size: int) -> None:
         super().__init__(size, layout, start_timeout_s=START_S)
@@ -87,7 +87,7 @@ class Pool(Crew):
         }  # fmt: skip
         for member in self._members:
             member.tell(**task)
-        answers = self._answers(time.monotonic() + timeout_s + GRACE_S)
+        answers = self._answers(timeout_s + GRACE_S)
         if len(answers) == self.size and not any("failure" in answer for answer in answers.values()):
             wrong = [f"rank {rank}: {text}" for rank in sorted(answers) for text in answers[rank]["wrong"]]
             if wrong:
@@ -96,21 +96,29 @@ class Pool(Crew):
         self.fit = False
         raise Failed("\n".join(self._report(answers)), lost=True)
 
-    def _answers(self, deadline: float) -> dict[int, dict[str, Any]]:
-        """What the ranks say, in the order in which they do; of those who do not in time, or died, nothing."""
+    def _answers(self, patience_s: float) -> dict[int, dict[str, Any]]:
+        """What the ranks say, in the order in which they do; nothing of those who have not for so long gone on."""
         waiting = {member._connection: rank for rank, member in enumerate(self._members)}
         answers: dict[int, dict[str, Any]] = {}
+        failed, deadline = False, time.monotonic() + patience_s
         while waiting and (left := deadline - time.monotonic()) > 0:
             for connection in select.select(list(waiting), [], [], left)[0]:
-                rank = waiting.pop(connection)
-                try:
-                    answer = self._members[rank].hear(deadline)
-                except (TimeoutError, ConnectionError):
-                    answer = None
-                if answer is None or "failure" in answer:
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
-                answers[rank] = {"failure": "died"} if answer is None else answer
+                for answer in self._heard(self._members[waiting[connection]], deadline):
+                    failed = failed or "failure" in answer
+                    deadline = time.monotonic() + (GRACE_S if failed else patience_s)
+                    if "goes_on" not in answer:
+                        answers[waiting.pop(connection)] = answer
         return answers
+
+    def _heard(self, member: Member, deadline: float) -> Iterator[dict[str, Any]]:
+        """What a rank that has spoken has said."""
+        more = True
+        while more:
+            try:
+                yield member.hear(deadline) or {"failure": "It died."}
+            except (TimeoutError, ConnectionError):
+                yield {"failure": "It died."}
+            more = b"\n" in member._heard
 
     def _report(self, answers: dict[int, dict[str, Any]]) -> list[str]:
         said = [f"--- rank {r} ---\n{answers[r].get('failure') or answers[r].get('wrong') or 'done'}" for r in answers]

@@ -67,8 +67,10 @@ class Run:
                 hvd.add_process_set(process_set)
         self.sets = [hvd.global_process_set, *wanted]
 
-    def run(self) -> None:
+    def run(self, beat: Callable[[], None]) -> None:
+        """All phases; ``beat`` is called before each."""
         for number, phase in enumerate(self.program.phases):
+            beat()
             if phase.renew_set:
                 assert hvd.remove_process_set(self.sets[phase.renew_set])
                 self.sets[phase.renew_set] = hvd.add_process_set(list(self.program.sets[phase.renew_set]))
@@ -320,6 +322,27 @@ def _spin(stop: threading.Event) -> None:
         sum(range(100))
 
 
+class Watch:
+    """Writes where all threads stand, and what ``tell`` says, unless it is started again or left in time."""
+
+    def __init__(self, timeout_s: float, tell: Callable[[TextIO], None], stacks: TextIO) -> None:
+        self._timeout_s, self._tell, self._stacks, self._late = timeout_s, tell, stacks, threading.Timer(0, print)
+
+    def start(self) -> None:
+        self._late.cancel()
+        self._late = threading.Timer(self._timeout_s - 1, self._tell, [self._stacks])
+        self._late.start()
+        faulthandler.dump_traceback_later(self._timeout_s, file=self._stacks)
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._late.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+
 class Worker:
     """A rank's end of the line to the pool."""
 
@@ -334,30 +357,31 @@ class Worker:
     def serve(self, stacks: TextIO) -> None:
         for line in self._lines:
             task = json.loads(line)
-            faulthandler.dump_traceback_later(task["timeout_s"], file=stacks)
-            late = threading.Timer(task["timeout_s"] - 1, self._tell_what, [stacks])
-            late.start()
-            try:
-                run = self.perform(**task)
-            except BaseException:
-                self.end(traceback.format_exc())
-            late.cancel()
-            faulthandler.cancel_dump_traceback_later()
+            with Watch(task["timeout_s"], self._tell_what, stacks) as watch:
+                try:
+                    run = self.perform(**task, watch=watch)
+                except BaseException:
+                    self.end(traceback.format_exc())
             more = [f"… and {len(run.wrong) - MOST_TOLD} more"] if len(run.wrong) > MOST_TOLD else []
             self.say(operations=run.operations, wrong=[*run.wrong[:MOST_TOLD], *more])
 
     def perform(
         self, seed: int, number: int, size: int, kept: list[int] | None, large_groups: bool, without: list[str],
-        idle: bool, spoil: str, **_: object,
+        idle: bool, spoil: str, watch: Watch, **_: object,
     ) -> Run:  # fmt: skip
         """Run one program."""
         program = draw(seed, number, size, large_groups, without)
         if kept is not None:
             program = program.only(set(kept))
+
+        def beat() -> None:
+            watch.start()
+            self.say(goes_on=True)
+
         with circumstances(program, self.rank, idle):
             self._run = run = Run(program, self.rank, self.end, spoil)
             run.start()
-            run.run()
+            run.run(beat)
             hvd.shutdown()
         return run
 
