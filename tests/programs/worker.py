@@ -69,6 +69,7 @@ class Run:
 
     def run(self, beat: Callable[[], None]) -> None:
         """All phases; ``beat`` is called before each."""
+        last_to_join: list[int] = []
         for number, phase in enumerate(self.program.phases):
             beat()
             if phase.renew_set:
@@ -82,15 +83,13 @@ class Run:
             for thread in threads:
                 thread.join()
             if phase.quotas:
-                self._join(phase)
+                last_to_join.append(hvd.join(average_active=phase.average_active))
+        if last_to_join:  # not before: that would keep ranks in step from one join to the next
+            said = hvd.allgather(torch.tensor([last_to_join]), name="last to join").tolist()
+            if any(words != last_to_join for words in said):
+                self.told(f"who was last to join, at each join, rank by rank: {said}")
         if self.program.barrier_at_end:
             hvd.barrier()
-
-    def _join(self, phase: Phase) -> None:
-        last = hvd.join(average_active=phase.average_active)
-        said = hvd.allgather(torch.tensor([last]), name="last to join").tolist()
-        if said != [last] * self.program.size or last not in range(self.program.size):
-            self.told(f"join() said that the last to join was, rank by rank, {said}")
 
     def told(self, text: str) -> None:
         with self._lock:
