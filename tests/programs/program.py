@@ -269,7 +269,7 @@ class _Drawing:
         phases = []
         for _ in range(r.randint(4, 12)):
             operations = self._thread(0, r.randint(1, 4), joins=True)
-            steps = min(r.randint(1, 20), self._most_steps([operations]))
+            steps = min(r.randint(1, 12), self._most_steps([operations]))
             most = steps * len(operations)
             quotas = tuple(r.choice((0, most, r.randint(0, most))) for _ in range(self.size))
             phases.append(Phase((operations,), steps, False, r.choice((1, 4)), quotas, r.random() < 0.5))

@@ -307,7 +307,7 @@ def circumstances(program: Program, rank: int, idle: bool) -> Iterator[None]:
             else:
                 os.setpriority(os.PRIO_PROCESS, 0, 19)
         if busy:
-            sys.setswitchinterval(chance.choice((0.005, 0.01, 0.02)))
+            sys.setswitchinterval(chance.choice((0.005, 0.01)))
             stack.callback(sys.setswitchinterval, interval)
             thread = threading.Thread(target=_spin, args=(stop,), name="busy")
             thread.start()
