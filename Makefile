@@ -3,6 +3,7 @@
 #   make demo     trains MNIST with one worker and with two, measures what that gains, and writes a report
 #   make test     `make check`, and the whole test suite beside it
 #   make test-long     the few tests that take too long to be run every time
+#   make simulate      the C core in every order that a seed decides (SECONDS=60 SEED=1)
 #   make check    lint, types, layers
 #   make bench    measures Hora beside its peers and puts the numbers into the README
 #   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
@@ -28,7 +29,7 @@ MPICH     := $(VENV)-mpich/.ready
 MXNET     := $(VENV)-mxnet/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check lint types layers bench bench-hosts clean
+.PHONY: help demo test test-long simulate check lint types layers bench bench-hosts clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -78,6 +79,12 @@ test: $(DEV_READY) $(MPICH) $(MXNET)
 
 test-long: $(DEV_READY) $(INSTALLED) $(MXNET)
 	$(BIN)/python -m pytest -m long --durations=40
+
+# The C core under a scheduler that a seed decides: `make simulate SECONDS=600 SEED=7`.
+SECONDS ?= 60
+SEED    ?= 1
+simulate: $(DEV_READY)
+	$(BIN)/python -m tests.native --seconds $(SECONDS) --seed $(SEED)
 
 check: lint types layers
 

@@ -13,11 +13,14 @@
  * - A *failure* is a copy of what every rank said, kept so that all of them can print the same table.
  *
  * One lock guards entries, sets, failures and the schedule. Nothing waits under it. Every wait looks at the abort word,
- * so a rank that dies, even while it holds the lock, ends every other rank's wait.
+ * so a rank that dies, even while it holds the lock, ends every other rank's wait. A rank that is stopped while it holds
+ * the lock is known by its number in it, and no call waits for the lock for long.
+ *
+ * What must hold or a sum would be wrong is checked in every build (sound()); what does not hold ends the job.
  *
  * Files: kernels.c (arithmetic), finite.c (whose numbers are inf or nan), segment.c (layout, arena), wait.c (futex, lock,
- * barrier), table.c (arrivals, schedule, join, failures), move.c (carrying operations out), engine.c (plans, tickets,
- * threads), report.c (what can be said about it).
+ * barrier), table.c (arrivals, schedule, failures), move.c (carrying operations out), engine.c (plans, tickets, waiting,
+ * join), life.c (opening, dying, leaving), report.c (what can be said about it). sim/ runs them under a scheduler of its own.
  */
 #ifndef HORA_CORE_H
 #define HORA_CORE_H
@@ -32,7 +35,7 @@
 #include <stdint.h>
 
 #define HORA_MAGIC 0x61726f48u /* "Hora" */
-#define HORA_ABI 3
+#define HORA_ABI 4
 
 enum kind { ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER };
 enum reduce_op { AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT };
@@ -49,24 +52,49 @@ enum status {
     FULL = 6,       /* too many operations in flight, or out of memory */
     SUSPICIOUS = 7, /* done, but unnamed operations from different source lines were paired */
     NOT_FINITE = 8, /* done, but a result is inf or nan: ask hora_not_finite */
+    CLOSED = 9,     /* this process closed its side meanwhile */
+    TOO_MANY = 10,  /* more process sets, segments or numbers than there is room for */
 };
-enum failure_code { MISMATCH = 1, JOINED = 2, GONE = 3, DEADLOCK = 4, STALLED = 5, NOTE = 6, NO_MEMORY = 7 };
+enum failure_code { MISMATCH = 1, JOINED = 2, GONE = 3, DEADLOCK = 4, STALLED = 5, NOTE = 6, WITHDRAWN = 7 };
 enum rank_state { ABSENT, LIVE, GONE_CLEAN, DEAD };
 
 enum {
     MAX_RANKS = 256,
-    MAX_SETS = 1024,
-    MAX_SEGMENTS = 4096,
     MAX_WAITS = 16,
-    INLINE_BYTES = 8192,    /* payload that rides with an arrival */
-    CHUNK_BYTES = 256 << 10, /* what goes through a slot at once: stays in cache */
-    SLOTS = 3,              /* slots a rank: one being filled, one being summed, one being read */
+    SLOTS = 3, /* slots a rank: one being filled, one being summed, one being read */
     DESCRIPTION_BYTES = 3072,
-    MAX_META = MAX_RANKS,
     FAILURES = 256,
     TEXT_BYTES = 16 << 10,
     STATUS_BYTES = 256,
+    MAX_TICKETS = 1 << 16,
+    MAX_PLANS = 1 << 17,
 };
+#ifndef HORA_SIMULATED
+enum {
+    MAX_SETS = 16384,
+    MAX_ENTRIES = 16384, /* known operations; of more than 8 ranks, a quarter */
+    MAX_SEGMENTS = 4096,
+    MAX_META = 256,          /* numbers that ride with an arrival: one a member (alltoall) or a segment (allgather) */
+    INLINE_BYTES = 8192,     /* payload that rides with an arrival */
+    CHUNK_BYTES = 256 << 10, /* what goes through a slot at once: stays in cache */
+    STEP_BYTES = 16 << 10,   /* what is summed at once: stays in the first-level cache */
+    BATCH = 512,             /* operations carried out together */
+    LEAST_CAPACITY = 64,     /* of the cache, in operations */
+};
+#else /* small, so that a little data crosses every threshold; see native/sim */
+enum {
+    MAX_SETS = 32,
+    MAX_ENTRIES = 16,
+    MAX_SEGMENTS = 8,
+    MAX_META = 8,
+    INLINE_BYTES = 64,
+    CHUNK_BYTES = 256,
+    STEP_BYTES = 64,
+    BATCH = 4,
+    LEAST_CAPACITY = 4,
+};
+#endif
+_Static_assert((int)MAX_META >= (int)MAX_RANKS || MAX_SETS < 64, "an alltoall brings a number for each member");
 
 #define LINE __attribute__((aligned(64)))
 
@@ -80,36 +108,42 @@ struct header {
     uint32_t entry_count;
     uint64_t at_ranks, at_sets, at_failures, at_entries, entry_bytes, at_index, at_schedule, at_slots, at_arenas;
     LINE word abort;              /* first dead rank + 1 */
-    LINE word lock;               /* 0 free, 1 held, 2 held and wanted */
+    LINE word lock;               /* 0 if free, else 1 + the rank that holds it, with WANTED if another sleeps for it */
     LINE word bell; word sleepers; /* rung whenever anything changes that somebody may wait for */
     LINE uint64_t used_entries, hand, next_stamp, failure_count;
     _Atomic uint64_t progress;
-    word joined_count, last_joined, join_round, join_active;
-    uint64_t joined[MAX_RANKS / 64];
+    _Atomic uint64_t join_round;  /* rounds of join() that all ranks have joined */
+    word joined_count, last_joined[2]; /* last_joined: by the round's parity */
+    uint64_t joined[MAX_RANKS / 64], joined_active[MAX_RANKS / 64]; /* active: the average is to be over active ranks */
 };
 
-struct wait { uint32_t entry; uint64_t stamp; word used; }; /* used: thread id of the waiter, 0 if free */
+struct wait { word entry; _Atomic uint64_t stamp; word used; }; /* used: thread id of the waiter, 0 if free */
+
+/* What a member does when it meets the others at the first barrier of a movement. */
+struct meeting { uint64_t slot_base, round; uint32_t entry, count; };
 
 struct rank {
     LINE word state;
-    int32_t pid;
+    word pid;
+    word left; /* takes part in nothing new; set under the lock. Its state is GONE_CLEAN when the lock is free again */
     word thread_count;
-    int32_t threads[MAX_WAITS]; /* ids of the threads that submit */
+    word threads[MAX_WAITS]; /* ids of the threads that submit */
     struct wait waits[MAX_WAITS];
     LINE _Atomic uint64_t tail; /* end of its part of the schedule */
     word executor_wanted;       /* operations are in flight and none of its threads waits: its executor has to act */
     word executor_asleep, executor_bell;
-    uint32_t join_round;        /* which it joined */
     char status[STATUS_BYTES];  /* how it ended, in words */
     char text[TEXT_BYTES];      /* its last exception */
-    uint64_t slot_base[2];      /* which of its slots the movement it takes part in began with, by the barrier's parity */
+    LINE struct meeting meeting[2]; /* by the barrier's parity */
     int64_t scratch_at;         /* Adasum's workspace in its arena */
     double dots[2][3 * MAX_RANKS];
 };
 
 struct set {
     struct barrier barrier;
-    LINE _Atomic uint64_t finished; /* batches carried out, summed over the members */
+    LINE word finished[MAX_RANKS]; /* batches that went through the slots and that a member is done with, by position */
+    word sleepers;                 /* waiting for one of these */
+    word made;                     /* the rest is there, and stays as it is */
     uint32_t count;
     uint16_t members[MAX_RANKS];   /* ascending */
     int16_t position[MAX_RANKS];   /* of a rank among the members, or -1 */
@@ -128,14 +162,24 @@ struct shape { uint32_t dtype; uint32_t pad; uint64_t count; uint64_t row; }; /*
 /* What one rank said when it last arrived. */
 struct arrival {
     LINE uint64_t fingerprint, line;
-    uint32_t round; /* the last round this rank arrived at, + 1: entry.round + 1 while it is in the open one */
-    word taken;     /* the last round it is through with, + 1 */
+    uint64_t round;         /* the last round this rank arrived at, + 1: entry.round + 1 while it is in the open one */
+    _Atomic uint64_t taken; /* the last round it is through with, + 1 */
     uint32_t unnamed, inlined; /* inlined: its payload rides along */
     int64_t arena_at; /* where its buffer lies in its arena if it is to be reduced in place, else -1 */
-    uint64_t time_ns, plan;
+    _Atomic uint64_t time_ns;
+    uint64_t plan;
     uint32_t description_length, meta_count;
     int64_t meta[MAX_META]; /* allgather: bytes of each segment; alltoall: bytes for each member */
     char description[DESCRIPTION_BYTES];
+};
+
+/* What is to be done; written by the first to arrive at a round, if it is something new. */
+struct task {
+    uint64_t fingerprint, bytes;
+    uint32_t kind, op, segment_count;
+    int32_t root;
+    double prescale, postscale;
+    struct shape segments[MAX_SEGMENTS];
 };
 
 struct entry {
@@ -144,21 +188,19 @@ struct entry {
     uint32_t set, arrived;
     uint32_t next_in_bucket; /* index + 1 */
     uint32_t recent;         /* used since the hand last came by */
-    LINE word round;         /* rounds closed */
+    LINE _Atomic uint64_t round; /* rounds closed */
     _Atomic uint64_t finished; /* members that are through with a round, summed over rounds */
     uint64_t finished_wanted;  /* what that will be when everybody is through with the closed rounds */
     /* of the round with that parity */
-    uint32_t failed[2], note[2], average_active[2], inlined[2];
+    _Atomic uint64_t failed[2]; /* serial + 1 */
+    word inlined[2];
+    uint64_t note[2]; /* serial + 1 */
+    uint32_t average_active[2];
     word shares[2]; /* summed in place, of as many as there are members */
     uint64_t contributors[2][MAX_RANKS / 64];
-    /* what is done; written when the first round with this fingerprint closes */
-    uint64_t fingerprint, bytes;
-    uint32_t kind, op, segment_count;
-    int32_t root;
-    double prescale, postscale;
     uint64_t first_arrival_ns;
     uint32_t batch_formed, batch_next; /* index + 1 of what is carried out together with this */
-    struct shape segments[MAX_SEGMENTS];
+    struct task task[2]; /* a rank that had joined may be back for the next round while others carry this one out */
     /* of the round with that parity: whether a sum is inf or nan; the first place by the rank that brought it, and, at
      * MAX_RANKS, of a sum that is too large */
     word blemished[2];
@@ -166,7 +208,7 @@ struct entry {
     /* then: struct arrival[size]; then payload [2][size][INLINE_BYTES] */
 };
 
-struct scheduled { uint32_t entry, round, done; };
+struct scheduled { uint64_t round; uint32_t entry, done; };
 
 /* A piece of a tensor's memory, null on a rank that has joined; and which segment of which operation it is. */
 struct piece { char *in, *out; uint64_t bytes; const struct scheduled *of; uint32_t segment; };
@@ -197,8 +239,8 @@ struct ticket {
     uint32_t number;
     word state;
     struct plan *plan;
-    uint32_t entry, round, status;
-    uint64_t stamp, failure; /* failure: serial + 1 of a failure or note */
+    uint32_t entry, status;
+    uint64_t round, stamp, failure; /* failure: serial + 1 of a failure or note */
     word share_done;         /* reduced in place: this rank has summed its share, and waits for the others' */
     char **in, **out;        /* segment_count each */
     char *one_in, *one_out;
@@ -223,6 +265,7 @@ struct core {
     pthread_mutex_t mine;   /* guards plans, tickets and the arena's blocks */
     pthread_mutex_t driver; /* held by the thread that carries the schedule out */
     word helpers, pending, stop;
+    word callers, closing; /* threads inside the core, which hora_close waits for */
     pthread_t executor, watcher;
     bool executor_runs, watcher_runs;
     int watch_pipe[2], watch_pids[MAX_RANKS];
@@ -230,11 +273,12 @@ struct core {
     struct plan **plans;
     struct ticket **tickets;
     uint32_t *free_plans; /* a stack of numbers to use again */
-    uint32_t plan_count, free_plan_count, ticket_count, ticket_hand;
+    uint32_t plan_count, free_plan_count, ticket_hand;
+    word ticket_count;
     _Atomic(struct ticket *) *in_flight; /* by entry */
-    uint64_t next;                       /* position in the schedule */
+    _Atomic uint64_t next;               /* position in the schedule */
     uint64_t slot_base;
-    uint64_t *batches;                   /* carried out on each set */
+    uint32_t *batches;                   /* of each set, through the slots */
     uint32_t last_set;                   /* whose members may still read my slots; + 1 */
     struct block *blocks;
     uint64_t arena_used;
@@ -250,14 +294,17 @@ struct core {
 static inline struct rank *rank_at(struct core *c, int r) {
     return (struct rank *)(c->base + c->header->at_ranks) + r;
 }
+static inline struct rank *self(struct core *c) { return rank_at(c, c->rank); }
+static inline bool something_scheduled(struct core *c) { return c->next < atomic_load(&self(c)->tail); }
 static inline struct set *set_at(struct core *c, uint32_t s) { return (struct set *)(c->base + c->header->at_sets) + s; }
 static inline struct entry *entry_at(struct core *c, uint32_t e) {
     return (struct entry *)(c->base + c->header->at_entries + (uint64_t)e * c->header->entry_bytes);
 }
 static inline struct arrival *arrival_at(struct entry *e, int r) { return (struct arrival *)(e + 1) + r; }
+static inline struct task *task_of(struct entry *e, uint64_t round) { return &e->task[round & 1]; }
 /* What rides with an arrival: the meta numbers, then the data. */
-static inline char *payload_at(struct core *c, struct entry *e, uint32_t round, int r) {
-    return (char *)arrival_at(e, c->size) + ((uint64_t)(round & 1) * c->size + r) * INLINE_BYTES;
+static inline char *payload_at(struct core *c, struct entry *e, uint64_t round, int r) {
+    return (char *)arrival_at(e, c->size) + ((round & 1) * (uint64_t)c->size + (uint64_t)r) * INLINE_BYTES;
 }
 static inline struct scheduled *schedule_at(struct core *c, int r, uint64_t position) {
     uint64_t room = c->header->entry_count;
@@ -269,8 +316,13 @@ static inline char *slot_at(struct core *c, int r, uint64_t index) {
 static inline char *arena_at(struct core *c, int r) {
     return c->base + c->header->at_arenas + (uint64_t)r * c->header->arena_bytes;
 }
+static inline bool is_entry(struct core *c, uint64_t e) { return e < c->header->entry_count; }
 static inline bool has(const uint64_t *bits, int r) { return bits[r >> 6] >> (r & 63) & 1; }
 static inline void put(uint64_t *bits, int r) { bits[r >> 6] |= 1ull << (r & 63); }
+bool broken(struct core *c, const char *sentence, const char *file, int line); /* life.c: ends the job; false */
+#define sound(c, condition, sentence) (__builtin_expect(!!(condition), 1) || broken(c, sentence, __FILE__, __LINE__))
+void *hora_map(int fd);
+void hora_unmap(void *base);
 struct failure *failure_at(struct core *c, uint64_t serial);
 uint64_t failure_bytes(int size);
 uint64_t now_ns(void);
@@ -281,12 +333,14 @@ int64_t arena_offset(struct core *c, const void *memory, uint64_t bytes);
 
 /* wait.c */
 extern __thread bool never_spin; /* set by a thread that has time */
-bool aborted(struct core *c);
+int over(struct core *c);
 int lock(struct core *c);
 void unlock(struct core *c);
 void ring(struct core *c);
 void wait_bell(struct core *c, uint32_t seen, uint64_t deadline_ns, bool spin, const word *also, uint32_t unless);
 int barrier_wait(struct core *c, struct set *s);
+int wait_finished(struct core *c, struct set *s, uint32_t member, uint32_t wanted);
+void note_finished(struct set *s, uint32_t member, uint32_t count);
 void wake_everyone(struct core *c);
 void wake_executor(struct core *c, int rank);
 void futex_wake(word *w, int count, bool shared);
@@ -295,13 +349,14 @@ void futex_wait(word *w, uint32_t value, uint64_t timeout_ns, bool shared);
 /* table.c */
 int arrive(struct core *c, struct ticket *t);
 void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text);
-void close_ready(struct core *c);
+bool close_ready(struct core *c);
 void leave_table(struct core *c);
 uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place);
-int contributors(struct core *c, struct entry *e, uint32_t round, int *ranks);
+int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks);
 
 /* move.c */
 int execute(struct core *c, const struct scheduled *batch, uint32_t count);
+bool reduced_in_place(struct core *c, struct entry *e, uint64_t round);
 bool round_over(struct core *c, struct ticket *t);
 void harvest(struct core *c, struct ticket *t);
 
@@ -317,9 +372,9 @@ void to_double(double *restrict out, const void *in, uint64_t count, int dtype);
 void from_double(void *restrict out, const double *in, uint64_t count, int dtype);
 
 /* finite.c */
-void blame(struct entry *e, uint32_t round, uint32_t segment, uint64_t element, const int *ranks, const void *const *in,
+void blame(struct entry *e, uint64_t round, uint32_t segment, uint64_t element, const int *ranks, const void *const *in,
            int n, const void *out, uint64_t count, int dtype);
-void forget_blame(struct entry *e, uint32_t round);
+void forget_blame(struct entry *e, uint64_t round);
 uint32_t verdict(struct core *c, struct ticket *t, uint32_t status);
 
 /* report.c */
@@ -328,5 +383,19 @@ void trace_agreement(struct core *c, struct ticket *t);
 
 /* engine.c */
 void finish(struct core *c, struct ticket *t, int status);
+struct ticket *ticket_of(struct core *c, int64_t number); /* NULL if that is no ticket in use */
+void free_ticket(struct core *c, struct ticket *t);
+void free_plan(struct core *c, struct plan *p);
+int drive(struct core *c, bool only_in_place);
+void end_driving(struct core *c, int done, uint32_t own_helpers);
+void *executor(void *core);
+
+/* life.c */
+struct core *begin_visit(struct core *c);
+void end_visit(struct core **c);
+/* First in every call from Python: hora_close waits for it, and it does nothing once that has begun. */
+#define VISIT(c, closed)                                                                                                   \
+    struct core *visited __attribute__((cleanup(end_visit))) = begin_visit(c);                                            \
+    if (!visited) return closed
 
 #endif

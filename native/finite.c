@@ -29,7 +29,7 @@ static void note(_Atomic uint64_t *first, uint64_t place) {
 }
 
 /* A block of results is not finite: find out through whom. If through nobody, the sum is too large. */
-void blame(struct entry *e, uint32_t round, uint32_t segment, uint64_t element, const int *ranks, const void *const *in,
+void blame(struct entry *e, uint64_t round, uint32_t segment, uint64_t element, const int *ranks, const void *const *in,
            int n, const void *out, uint64_t count, int dtype) {
     _Atomic uint64_t *first = e->not_finite[round & 1];
     bool somebody = false;
@@ -49,7 +49,7 @@ void blame(struct entry *e, uint32_t round, uint32_t segment, uint64_t element, 
 }
 
 /* A round closes: what was written two rounds ago is read by nobody any more. */
-void forget_blame(struct entry *e, uint32_t round) {
+void forget_blame(struct entry *e, uint64_t round) {
     if (!atomic_exchange(&e->blemished[round & 1], 0)) return;
     memset((void *)e->not_finite[round & 1], 0, sizeof e->not_finite[0]);
 }
@@ -67,8 +67,9 @@ uint32_t verdict(struct core *c, struct ticket *t, uint32_t status) {
 }
 
 int hora_not_finite(struct core *c, int64_t ticket, uint64_t *places) {
-    struct ticket *t = c->tickets[ticket];
-    if (!t->not_finite) return 0;
+    VISIT(c, 0);
+    struct ticket *t = ticket_of(c, ticket);
+    if (!t || !t->not_finite) return 0;
     memcpy(places, t->not_finite, ((size_t)c->size + 1) * sizeof *places);
     return 1;
 }

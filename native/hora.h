@@ -1,4 +1,6 @@
-/* What Python calls. Every function is safe to call from any thread; those that wait take a bound in microseconds. */
+/* What Python calls. Every function is safe to call from any thread, also during hora_close and after it, when it does
+ * nothing; those that wait take a bound in microseconds. Whatever needs the table's lock may answer PENDING: it was not
+ * to be had, hora_holder says who holds it, and the call is to be made again. */
 #ifndef HORA_H
 #define HORA_H
 #include <stdint.h>
@@ -16,11 +18,12 @@ API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, 
                            uint64_t cache_capacity, int split_groups);
 API void hora_watch(struct core *c, const int32_t *pids); /* notice the death of these processes, by rank */
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
-API void hora_leave(struct core *c);                      /* shut down in good order */
-API void hora_close(struct core *c);
+API int hora_leave(struct core *c);                       /* shut down in good order */
+API void hora_close(struct core *c);                      /* sends away who waits (CLOSED), then frees */
+API int hora_holder(struct core *c);                      /* the rank that holds the table's lock, or -1 */
 API uint32_t hora_generation(struct core *c);
 
-/* Process sets: the number of the set with these members (ascending), made if new; negative if there are too many. */
+/* Process sets: the number of the set with these members (ascending), made if new; or minus a status. */
 API int hora_set(struct core *c, const int32_t *members, int count);
 
 /* A plan is what this rank means by a name; segments are (dtype, count, row) triples. */
@@ -41,6 +44,7 @@ API int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us); /* wait
 API struct plan *hora_ready(struct core *c, int64_t plan);
 API int64_t hora_again(struct plan *p, char *memory);
 API void hora_release(struct core *c, int64_t ticket);
+API void hora_withdraw(struct core *c, int64_t ticket); /* fail it on all ranks, if somebody is still missing */
 API void hora_unblock(struct core *c); /* this thread gave up waiting */
 
 /* What an allgather or alltoall brought: the caller owns the memory (hora_free); received: bytes from each member. */
@@ -59,8 +63,10 @@ API int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, cons
  * of a sum that is too large although all that was brought is finite. The same on every rank. */
 API int hora_not_finite(struct core *c, int64_t ticket, uint64_t *places);
 
-/* Join: PENDING, ABORTED, LEFT, or OK with the last rank to join in *last. */
-API int hora_join(struct core *c, int average_active, int64_t timeout_us, int *last);
+/* Join: the number of the round of join() that this rank is in now, or minus a status. Then wait until all have joined
+ * that round: PENDING, ABORTED, CLOSED, LEFT, or OK with the last rank to join in *last. */
+API int64_t hora_join(struct core *c, int average_active);
+API int hora_join_wait(struct core *c, int64_t round, int64_t timeout_us, int *last);
 
 /* Deaths and last words. */
 API int hora_dead(struct core *c); /* the first rank that died, or -1 */

@@ -9,7 +9,7 @@
  *
  * A member reads what it needs of the table before its first barrier; after its last one the others may have gone on.
  * Slots are used in turn, and two operations of one set are separated by a barrier of the second, so none is filled while
- * a peer still reads it; when a rank turns to another set it first waits until the last one's members are through.
+ * a peer still reads it; when a rank turns to another set it first waits until each of the last one's members is through.
  */
 #include "core.h"
 #include <sched.h>
@@ -20,6 +20,8 @@
 struct circle {
     struct core *c;
     struct set *set;
+    const struct scheduled *first; /* of the batch */
+    uint32_t batch;                /* operations in it */
     int me, count;        /* my position, members */
     int from[MAX_RANKS];  /* ranks that brought data */
     int from_count;
@@ -32,13 +34,21 @@ static char *slot_of(struct circle *o, int member, uint64_t k) {
 
 static char *my_slot(struct circle *o, uint64_t k) { return slot_at(o->c, o->c->rank, o->c->slot_base + k); }
 
-/* The first barrier of a movement: afterwards everybody knows where everybody's slots begin. Two places by parity: a peer
- * may still read one while this rank is at the next barrier, but not at the one after that. */
+/* The first barrier of a movement: afterwards everybody knows where everybody's slots begin, and that all of them do the
+ * same. Two places by parity: a peer may still read one while this rank is at the next barrier, but not at the one after
+ * that. */
 static int meet(struct circle *o) {
     uint32_t parity = atomic_load(&o->set->barrier.phase) & 1;
-    rank_at(o->c, o->c->rank)->slot_base[parity] = o->c->slot_base;
+    struct meeting mine = {o->c->slot_base, o->first->round, o->first->entry, o->batch};
+    rank_at(o->c, o->c->rank)->meeting[parity] = mine;
     int status = barrier_wait(o->c, o->set);
-    for (int m = 0; m < o->count; m++) o->base[m] = rank_at(o->c, o->set->members[m])->slot_base[parity];
+    for (int m = 0; m < o->count && !status; m++) {
+        struct meeting *peer = &rank_at(o->c, o->set->members[m])->meeting[parity];
+        if (!sound(o->c, peer->entry == mine.entry && peer->round == mine.round && peer->count == mine.count,
+                   "ranks met for different operations"))
+            return ABORTED;
+        o->base[m] = peer->slot_base;
+    }
     return status;
 }
 
@@ -113,11 +123,10 @@ static void copy_in(struct circle *o, struct cursor *u, struct chunk k) {
 
 /* Sum my share, into my slot for the others to fetch, and into my tensors. A block at a time, to find it in the cache. */
 static void sum_share(struct circle *o, struct cursor *u, struct chunk k, const struct reduction *how, bool contributes) {
-    enum { STEP = 16 << 10 };
     const void *from[MAX_RANKS];
     skip(u, k.low);
     for (uint64_t at = k.low, n; at < k.high; at += n, u->at += n) {
-        n = run_of(u, minimum(k.high - at, STEP));
+        n = run_of(u, minimum(k.high - at, STEP_BYTES));
         for (int i = 0; i < o->from_count; i++) {
             int member = o->set->position[o->from[i]];
             from[i] = member == o->me ? u->piece->in + u->at : slot_of(o, member, k.k) + at;
@@ -139,11 +148,10 @@ static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
 
 /* A set of one: there is nothing to sum, but there may be factors. */
 static void sum_alone(struct circle *o, const struct piece *piece, const struct reduction *how) {
-    enum { STEP = 16 << 10 };
-    char result[STEP] __attribute__((aligned(64)));
+    char result[STEP_BYTES] __attribute__((aligned(64)));
     for (uint64_t at = 0, n; at < piece->bytes; at += n) {
         const void *from = piece->in + at;
-        n = minimum(piece->bytes - at, STEP);
+        n = minimum(piece->bytes - at, STEP_BYTES);
         reduce_block(o, piece->of, piece->segment, at, how, result, &from, n);
         copy(piece->out + at, result, n);
     }
@@ -172,23 +180,38 @@ static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t tot
 
 /* ---- allreduce where the buffers lie ---- */
 
+bool reduced_in_place(struct core *c, struct entry *e, uint64_t round) {
+    if (task_of(e, round)->kind != ALLREDUCE) return false;
+    for (int r = 0; r < c->size; r++)
+        if (has(e->contributors[round & 1], r) && arrival_at(e, r)->arena_at < 0) return false;
+    return true;
+}
+
 /* No barrier: all data is there, or it would not have been agreed on, and each rank writes its share alone. Whoever sums
- * the last share ends the operation for all; until then a rank goes on with what it was doing. */
-static void allreduce_in_place(struct circle *o, const struct scheduled *item, char *const *buffers, uint64_t total,
-                               const struct reduction *how) {
-    enum { STEP = 16 << 10 };
-    char sum[STEP] __attribute__((aligned(64)));
-    uint64_t part = share(total, o->count);
+ * the last share ends the operation for all; until then a rank goes on with what it was doing: PENDING. */
+static int allreduce_in_place(struct circle *o, const struct scheduled *item, struct reduction how) {
+    struct core *c = o->c;
+    struct entry *e = entry_at(c, item->entry);
+    char sum[STEP_BYTES] __attribute__((aligned(64)));
+    char *buffers[MAX_RANKS];
+    struct task *t = task_of(e, item->round);
+    uint64_t total = t->bytes, part = share(total, o->count);
     uint64_t low = minimum((uint64_t)o->me * part, total), high = minimum(low + part, total);
-    for (uint64_t at = low; at < high; at += STEP) {
+    how.dtype = (int)t->segments[0].dtype;
+    for (int i = 0; i < o->from_count; i++) {
+        uint64_t at = (uint64_t)arrival_at(e, o->from[i])->arena_at;
+        if (!sound(c, at + total <= c->header->arena_bytes, "a tensor lies outside its arena")) return ABORTED;
+        buffers[i] = arena_at(c, o->from[i]) + at;
+    }
+    for (uint64_t at = low; at < high; at += STEP_BYTES) {
         const void *from[MAX_RANKS];
-        uint64_t bytes = minimum(high - at, STEP);
+        uint64_t bytes = minimum(high - at, STEP_BYTES);
         for (int i = 0; i < o->from_count; i++) from[i] = buffers[i] + at;
-        reduce_block(o, item, 0, at, how, sum, from, bytes);
+        reduce_block(o, item, 0, at, &how, sum, from, bytes);
         for (int i = 0; i < o->from_count; i++) copy(buffers[i] + at, sum, bytes);
     }
-    struct entry *e = entry_at(o->c, item->entry);
-    if (atomic_fetch_add(&e->shares[item->round & 1], 1) + 1 == o->set->count) ring(o->c);
+    if (atomic_fetch_add(&e->shares[item->round & 1], 1) + 1 == o->set->count) ring(c);
+    return PENDING;
 }
 
 /* ---- Adasum: pairs of ranks combine, then pairs of pairs; every member does its share of every pair ---- */
@@ -241,10 +264,10 @@ static int adasum(struct circle *o, const char *in, char *out, uint64_t count, c
             for (uint64_t i = 0; i < n; i++) block[i] = result[at + i] * how->postscale;
             from_double(out + at * item_bytes[how->dtype], block, n, how->dtype);
         }
-        status = barrier_wait(c, o->set); /* the scratch goes */
     }
+    int last = status && status != FULL ? status : barrier_wait(c, o->set); /* then the scratch goes, or was looked for */
     if (scratch) arena_free(c, scratch);
-    return status;
+    return status ? status : last;
 }
 
 /* ---- allgather, broadcast, alltoall, reducescatter: publish a chunk, meet, take what is mine ---- */
@@ -321,46 +344,54 @@ static bool allocate(struct ticket *t, uint32_t segments, uint32_t members) {
     return t->memory && t->received;
 }
 
-static char *receive_into(struct ticket *t, uint32_t segment, const int64_t *received, int members) {
-    int64_t total = 0;
-    for (int m = 0; m < members; m++) total += t->received[segment * (uint32_t)members + (uint32_t)m] = received[m];
+/* Memory for what t->received says of this segment. */
+static char *receive_into(struct ticket *t, uint32_t segment, int members) {
+    uint64_t total = 0;
+    for (int m = 0; m < members; m++) total += (uint64_t)t->received[segment * (uint32_t)members + (uint32_t)m];
     /* Aligned, so that TensorFlow and JAX adopt it without a copy; the size has to be a multiple of that. */
     return t->memory[segment] = aligned_alloc(64, ((size_t)total + 64) & ~(size_t)63);
 }
 
-static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t, const struct reduction *how) {
-    enum kind kind = (enum kind)e->kind;
-    struct shape segments[1];
-    int status = 0;
-    bool gathers = kind == ALLGATHER || kind == ALLTOALL;
-    uint32_t count = e->segment_count;
-    if (gathers && !allocate(t, count, (uint32_t)o->count)) status = FULL;
-    for (uint32_t k = 0; k < count && !status; k++) {
-        struct exchange x = {.in = t->in[k], .how = how, .step = CHUNK_BYTES};
-        segments[0] = t->plan->segments[k];
-        uint64_t most = 0;
+static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t, struct reduction how) {
+    struct plan *p = t->plan;
+    enum kind kind = (enum kind)p->kind;
+    int64_t *received = NULL;
+    uint64_t most_sent = 0; /* alltoall: by anybody to anybody */
+    if (kind == ALLGATHER || kind == ALLTOALL) { /* all that is said with the arrivals, before the others may go on */
+        const char *no_memory = "there is no memory for what others send"; /* and no way to tell them before they meet */
+        if (!sound(o->c, allocate(t, p->segment_count, (uint32_t)o->count), no_memory)) return ABORTED;
+        received = t->received;
         for (int m = 0; m < o->count; m++) {
-            const int64_t *meta = arrival_at(e, o->set->members[m])->meta;
-            if (kind == ALLGATHER) {
-                x.sent[m] = x.received[m] = meta[k];
-            } else if (kind == ALLTOALL) {
-                uint64_t bytes = largest(meta, o->count);
-                most = bytes > most ? bytes : most;
-                x.sent[m] = t->meta[m];
-                x.received[m] = meta[o->me];
-            } else if (kind == BROADCAST) {
-                x.sent[m] = (int64_t)(segments[0].count * item_bytes[segments[0].dtype]);
-                x.root = o->set->position[e->root];
-            } else {
-                x.sent[m] = (int64_t)(part_of(segments, m, o->count) * item_bytes[segments[0].dtype]);
-            }
+            struct arrival *a = arrival_at(e, o->set->members[m]);
+            uint32_t said = kind == ALLGATHER ? p->segment_count : (uint32_t)o->count;
+            if (!sound(o->c, a->meta_count == said, "a rank brought another number of sizes than was agreed")) return ABORTED;
+            for (uint32_t k = 0; k < p->segment_count; k++)
+                received[k * (uint32_t)o->count + (uint32_t)m] = a->meta[kind == ALLGATHER ? k : (uint32_t)o->me];
+            uint64_t bytes = largest(a->meta, (int)said);
+            most_sent = bytes > most_sent ? bytes : most_sent;
         }
-        if (kind == BROADCAST) x.received[x.root] = o->me == x.root && t->in[k] == t->out[k] ? 0 : x.sent[x.root];
+        for (uint32_t k = 0; k < p->segment_count; k++)
+            if (!sound(o->c, receive_into(t, k, o->count), no_memory)) return ABORTED;
+    }
+    int status = 0;
+    for (uint32_t k = 0; k < p->segment_count && !status; k++) {
+        how.dtype = (int)p->segments[k].dtype;
+        struct exchange x = {.in = t->in[k], .how = &how, .step = CHUNK_BYTES, .out = received ? t->memory[k] : t->out[k]};
+        uint64_t item = item_bytes[p->segments[k].dtype], most = most_sent;
+        for (int m = 0; m < o->count; m++) {
+            if (received) x.received[m] = received[k * (uint32_t)o->count + (uint32_t)m];
+            if (kind == ALLGATHER) x.sent[m] = x.received[m];
+            else if (kind == ALLTOALL) x.sent[m] = t->meta[m];
+            else if (kind == BROADCAST) x.sent[m] = (int64_t)(p->segments[k].count * item);
+            else x.sent[m] = (int64_t)(part_of(&p->segments[k], m, o->count) * item);
+        }
+        if (kind == BROADCAST) {
+            x.root = o->set->position[p->root];
+            x.received[x.root] = o->me == x.root && t->in[k] == t->out[k] ? 0 : x.sent[x.root];
+        }
         if (kind == ALLTOALL || kind == REDUCESCATTER) x.step = (CHUNK_BYTES / (uint64_t)o->count) & ~63ull;
         if (kind != ALLTOALL) most = largest(x.sent, o->count);
         x.rounds = (most + x.step - 1) / x.step;
-        x.out = gathers ? receive_into(t, k, x.received, o->count) : t->out[k];
-        if (!x.out && gathers) abort(); /* out of memory where no rank can be told: as any allocation in C */
         status = run_exchange(o, &x, kind);
     }
     return status;
@@ -378,110 +409,102 @@ static struct piece *pieces(struct core *c, uint32_t wanted) {
     return c->pieces;
 }
 
-/* Every segment of one element type of every operation of the batch, as one stream. */
+/* Every segment of one element type of every operation of the batch, as one stream; then the next type. What the table
+ * says is read before anything moves: after the last barrier others may be through. */
 static int allreduce_batch(struct circle *o, const struct scheduled *batch, struct ticket **tickets, uint32_t count,
                            struct reduction how) {
     struct core *c = o->c;
     bool contributes = tickets[0] != NULL;
-    uint32_t wanted = 0;
-    for (uint32_t i = 0; i < count; i++) wanted += entry_at(c, batch[i].entry)->segment_count;
+    uint32_t wanted = 0, first[DTYPES], n = 0;
+    uint64_t total[DTYPES] = {0};
+    for (uint32_t i = 0; i < count; i++) wanted += task_of(entry_at(c, batch[i].entry), batch[i].round)->segment_count;
     struct piece *all = pieces(c, wanted + 1);
-    if (!all) abort();
-    int status = 0;
-    for (how.dtype = 0; how.dtype < DTYPES && !status; how.dtype++) {
-        uint64_t total = 0;
-        uint32_t n = 0;
+    if (!sound(c, all, "there is no memory for a batch of operations")) return ABORTED;
+    for (int dtype = 0; dtype < DTYPES; dtype++) {
+        first[dtype] = n;
         for (uint32_t i = 0; i < count; i++) {
-            struct entry *e = entry_at(c, batch[i].entry);
-            for (uint32_t k = 0; k < e->segment_count; k++) {
-                struct shape *s = &e->segments[k];
-                uint64_t bytes = s->count * item_bytes[s->dtype];
-                if ((int)s->dtype != how.dtype || !bytes) continue;
+            struct task *t = task_of(entry_at(c, batch[i].entry), batch[i].round);
+            for (uint32_t k = 0; k < t->segment_count; k++) {
+                uint64_t bytes = t->segments[k].count * item_bytes[t->segments[k].dtype];
+                if ((int)t->segments[k].dtype != dtype || !bytes) continue;
                 all[n++] = contributes ? (struct piece){tickets[i]->in[k], tickets[i]->out[k], bytes, &batch[i], k}
                                        : (struct piece){NULL, NULL, bytes, &batch[i], k};
-                total += bytes;
+                total[dtype] += bytes;
             }
         }
-        if (total) status = allreduce_pieces(o, all, total, &how, contributes);
     }
+    int status = 0;
+    for (how.dtype = 0; how.dtype < DTYPES && !status; how.dtype++)
+        if (total[how.dtype]) status = allreduce_pieces(o, all + first[how.dtype], total[how.dtype], &how, contributes);
     return status;
 }
 
 static int allreduce_one(struct circle *o, const struct scheduled *item, struct ticket *t, struct reduction how) {
-    struct core *c = o->c;
-    struct entry *e = entry_at(c, item->entry);
-    char *buffers[MAX_RANKS];
-    bool in_place = true;
-    how.dtype = (int)e->segments[0].dtype;
-    for (int i = 0; i < o->from_count; i++) {
-        int64_t at = arrival_at(e, o->from[i])->arena_at;
-        in_place &= at >= 0;
-        buffers[i] = arena_at(c, o->from[i]) + at;
+    if (how.op != ADASUM) return allreduce_batch(o, item, &t, 1, how);
+    int status = 0;
+    for (uint32_t k = 0; k < t->plan->segment_count && !status; k++) {
+        how.dtype = (int)t->plan->segments[k].dtype;
+        status = adasum(o, t->in[k], t->out[k], t->plan->segments[k].count, &how);
     }
-    if (e->op == ADASUM) {
-        int status = 0;
-        for (uint32_t k = 0; k < e->segment_count && !status; k++) {
-            how.dtype = (int)t->plan->segments[k].dtype;
-            status = adasum(o, t->in[k], t->out[k], t->plan->segments[k].count, &how);
-        }
-        return status;
-    }
-    if (in_place) {
-        allreduce_in_place(o, item, buffers, e->bytes, &how);
-        return PENDING;
-    }
-    return allreduce_batch(o, item, &t, 1, how);
+    return status;
 }
 
-/* My slots may still be read by the members of the last set. */
+/* My slots may still be read by members of the last set: wait for each of them. (A count over all of them would not do:
+ * those who are ahead would hide one who is behind.) */
 static int turn_to(struct core *c, uint32_t set) {
+    int status = 0;
     if (c->last_set && c->last_set != set + 1) {
         struct set *last = set_at(c, c->last_set - 1);
-        uint64_t wanted = c->batches[c->last_set - 1] * last->count;
-        while (atomic_load(&last->finished) < wanted) {
-            if (aborted(c)) return ABORTED;
-            sched_yield();
-        }
+        for (uint32_t m = 0; m < last->count && !status; m++)
+            status = wait_finished(c, last, m, c->batches[c->last_set - 1]);
     }
     c->last_set = set + 1;
-    return 0;
+    return status;
 }
 
+/* At most BATCH operations. */
 int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
     struct entry *e = entry_at(c, batch[0].entry);
-    struct ticket *tickets[count];
-    struct circle o = {.c = c, .set = set_at(c, e->set)};
+    struct ticket *tickets[BATCH];
+    struct circle o = {.c = c, .set = set_at(c, e->set), .first = batch, .batch = count};
     uint32_t set = e->set, p = batch[0].round & 1;
     o.me = o.set->position[c->rank];
     o.count = (int)o.set->count;
     o.from_count = contributors(c, e, batch[0].round, o.from);
     bool contributes = has(e->contributors[p], c->rank);
-    struct reduction how = {.op = (int)e->op, .prescale = e->prescale, .postscale = e->postscale, .divisor = 1};
+    struct task *task = task_of(e, batch[0].round);
+    struct reduction how = {.op = (int)task->op, .prescale = task->prescale, .postscale = task->postscale, .divisor = 1};
+    bool sums = task->kind == ALLREDUCE;
     if (how.op == AVERAGE) how.divisor = e->average_active[p] ? o.from_count : o.count;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < BATCH && i < count; i++) {
         tickets[i] = contributes ? atomic_load(&c->in_flight[batch[i].entry]) : NULL;
-        if (!tickets[i]) continue;
+        if (!contributes) continue;
+        if (!sound(c, tickets[i] && tickets[i]->entry == batch[i].entry && tickets[i]->round == batch[i].round,
+                   "an operation is carried out that this rank did not submit"))
+            return ABORTED;
         tickets[i]->failure = entry_at(c, batch[i].entry)->note[batch[i].round & 1];
         trace(c, TRACE_BEGIN, tickets[i]->plan, c->rank, 0, count);
     }
-    int status = turn_to(c, set);
+    bool in_place = count == 1 && reduced_in_place(c, e, batch[0].round);
+    bool through_slots = !in_place && (o.count > 1 || !sums);
+    int status = through_slots ? turn_to(c, set) : 0;
     if (status) {
-    } else if (e->kind == ALLREDUCE) {
+    } else if (in_place) {
+        status = allreduce_in_place(&o, batch, how);
+    } else if (sums) {
         status = count == 1 ? allreduce_one(&o, batch, tickets[0], how) : allreduce_batch(&o, batch, tickets, count, how);
     } else {
-        how.dtype = (int)e->segments[0].dtype;
-        status = execute_exchange(&o, e, tickets[0], &how);
+        status = execute_exchange(&o, e, tickets[0], how);
     }
-    c->batches[set]++;
-    atomic_fetch_add(&o.set->finished, 1);
+    if (through_slots) note_finished(o.set, (uint32_t)o.me, ++c->batches[set]);
     for (uint32_t i = 0; i < count; i++) {
         if (status == PENDING && tickets[i]) { /* the others' shares are missing */
             atomic_store(&tickets[i]->share_done, 1);
             continue;
         }
         uint32_t said = tickets[i] ? verdict(c, tickets[i], (uint32_t)status) : OK; /* while the round is still there */
-        if (status != ABORTED) atomic_fetch_add(&entry_at(c, batch[i].entry)->finished, 1);
         if (tickets[i]) finish(c, tickets[i], (int)said);
+        else if (status != ABORTED && status != CLOSED) atomic_fetch_add(&entry_at(c, batch[i].entry)->finished, 1);
     }
     atomic_fetch_add(&c->header->progress, 1);
     return status;
@@ -492,8 +515,9 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
 bool round_over(struct core *c, struct ticket *t) {
     struct entry *e = entry_at(c, t->entry);
     uint32_t p = t->round & 1;
-    if (atomic_load_explicit(&e->round, memory_order_acquire) <= t->round) return false;
-    if (e->failed[p] || e->inlined[p]) return true;
+    if (atomic_load_explicit(&e->round, memory_order_acquire) <= t->round) return false; /* 64 bits: for ever */
+    if (atomic_load_explicit(&e->failed[p], memory_order_relaxed)) return true;
+    if (atomic_load_explicit(&e->inlined[p], memory_order_relaxed)) return true;
     return atomic_load(&t->share_done) && atomic_load(&e->shares[p]) == set_at(c, e->set)->count;
 }
 
@@ -513,9 +537,11 @@ static int take(struct core *c, struct ticket *t, struct entry *e) {
             bool mine = p->kind == ALLGATHER || (int)k == me;
             for (int m = 0; m < n; m++) sizes[m] = ((int64_t *)payload_at(c, e, t->round, from[m]))[k];
             uint32_t segment = p->kind == ALLGATHER ? k : 0;
-            char *out = mine ? receive_into(t, segment, sizes, n) : NULL;
+            if (mine) memcpy(t->received + (size_t)segment * (size_t)n, sizes, (size_t)n * sizeof *sizes);
+            char *out = mine ? receive_into(t, segment, n) : NULL;
+            if (mine && !out) return FULL;
             for (int m = 0; m < n; m++) {
-                if (mine && out) memcpy(out, at[m], (size_t)sizes[m]), out += sizes[m];
+                if (mine) memcpy(out, at[m], (size_t)sizes[m]), out += sizes[m];
                 at[m] += (sizes[m] + 7) & ~7ll;
             }
         }
@@ -545,11 +571,16 @@ static int take(struct core *c, struct ticket *t, struct entry *e) {
     return 0;
 }
 
-/* Take what a round left behind; the caller knows that it is over. Only one thread does it. */
+/* Take what a round left behind, if it is over. Only one thread does it. */
 void harvest(struct core *c, struct ticket *t) {
     uint32_t state = atomic_load(&t->state);
     if ((state & ~DROPPED) != WAITING) return;
     if (!atomic_compare_exchange_strong(&t->state, &state, (state & DROPPED) | BUSY)) return;
+    if (!round_over(c, t)) { /* it was, but of an operation that another thread took; this ticket was used again since */
+        uint32_t busy = (state & DROPPED) | BUSY;
+        while (!atomic_compare_exchange_weak(&t->state, &busy, (busy & DROPPED) | WAITING)) {}
+        return;
+    }
     struct entry *e = entry_at(c, t->entry);
     uint32_t p = t->round & 1;
     int status = OK;
@@ -557,6 +588,5 @@ void harvest(struct core *c, struct ticket *t) {
     if (e->failed[p]) status = FAILED;
     else if (e->inlined[p]) status = take(c, t, e);
     if (status == OK) status = (int)verdict(c, t, OK);
-    atomic_fetch_add(&e->finished, 1);
     finish(c, t, status);
 }

@@ -21,6 +21,7 @@ void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t t
 }
 
 void hora_trace(struct core *c, int on) {
+    VISIT(c, );
     pthread_mutex_lock(&c->trace_lock);
     if (on && !c->events) c->events = malloc(EVENTS * sizeof *c->events);
     atomic_store(&c->tracing, on != 0);
@@ -28,6 +29,7 @@ void hora_trace(struct core *c, int on) {
 }
 
 int64_t hora_events(struct core *c, char *out, int64_t room) {
+    VISIT(c, 0);
     int64_t n = 0;
     pthread_mutex_lock(&c->trace_lock);
     for (; n < room && c->event_tail < c->event_head; n++)
@@ -42,7 +44,7 @@ void trace_agreement(struct core *c, struct ticket *t) {
     struct set *s = set_at(c, e->set);
     uint64_t last = 0;
     for (uint32_t m = 0; m < s->count; m++) {
-        uint64_t at = arrival_at(e, s->members[m])->time_ns;
+        uint64_t at = atomic_load_explicit(&arrival_at(e, s->members[m])->time_ns, memory_order_relaxed);
         if (!has(e->contributors[t->round & 1], s->members[m])) continue;
         trace(c, TRACE_ARRIVED, t->plan, s->members[m], at, 0);
         last = at > last ? at : last;
@@ -52,7 +54,13 @@ void trace_agreement(struct core *c, struct ticket *t) {
 
 /* ---- failures ---- */
 
-uint64_t hora_failure(struct core *c, int64_t ticket) { return c->tickets[ticket]->failure; }
+static bool is_rank(struct core *c, int rank) { return rank >= 0 && rank < c->size; }
+
+uint64_t hora_failure(struct core *c, int64_t ticket) {
+    VISIT(c, 0);
+    struct ticket *t = ticket_of(c, ticket);
+    return t ? t->failure : 0;
+}
 
 static struct failure *failure_of(struct core *c, uint64_t failure) {
     struct failure *f = failure ? failure_at(c, failure - 1) : NULL;
@@ -60,6 +68,7 @@ static struct failure *failure_of(struct core *c, uint64_t failure) {
 }
 
 int hora_failure_code(struct core *c, uint64_t failure) {
+    VISIT(c, 0);
     struct failure *f = failure_of(c, failure);
     return f ? (int)f->code : 0;
 }
@@ -72,17 +81,25 @@ static int copy_out(const char *from, size_t length, char *out, int room) {
 }
 
 int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out, int room) {
+    VISIT(c, 0);
+    if (!is_rank(c, rank)) return 0;
     struct failure *f = failure_of(c, failure);
-    return f ? copy_out(f->description + (uint64_t)rank * DESCRIPTION_BYTES, f->length[rank], out, room) : 0;
+    int length = f ? copy_out(f->description + (uint64_t)rank * DESCRIPTION_BYTES, f->length[rank], out, room) : 0;
+    return failure_of(c, failure) ? length : 0; /* 0: many failures later, its place was taken meanwhile */
 }
 
 int hora_failure_text(struct core *c, uint64_t failure, char *out, int room) {
+    VISIT(c, 0);
     struct failure *f = failure_of(c, failure);
-    return f ? copy_out(f->text, strnlen(f->text, TEXT_BYTES), out, room) : 0;
+    int length = f ? copy_out(f->text, strnlen(f->text, TEXT_BYTES), out, room) : 0;
+    return failure_of(c, failure) ? length : 0;
 }
 
 int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const char *text) {
-    if (lock(c)) return ABORTED;
+    VISIT(c, CLOSED);
+    if (!is_entry(c, entry)) return PENDING;
+    int status = lock(c);
+    if (status) return status;
     struct entry *e = entry_at(c, entry);
     bool open = e->stamp == stamp && e->arrived;
     if (open) fail_round(c, e, (enum failure_code)code, text);
@@ -93,13 +110,20 @@ int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const ch
 /* ---- last words ---- */
 
 int hora_status(struct core *c, int rank, char *out, int room) {
+    VISIT(c, 0);
+    if (!is_rank(c, rank)) return 0;
     struct rank *r = rank_at(c, rank);
     return copy_out(r->status, strnlen(r->status, STATUS_BYTES), out, room);
 }
 
-void hora_say(struct core *c, const char *text) { snprintf(rank_at(c, c->rank)->text, TEXT_BYTES, "%s", text); }
+void hora_say(struct core *c, const char *text) {
+    VISIT(c, );
+    snprintf(rank_at(c, c->rank)->text, TEXT_BYTES, "%s", text);
+}
 
 int hora_said(struct core *c, int rank, char *out, int room) {
+    VISIT(c, 0);
+    if (!is_rank(c, rank)) return 0;
     struct rank *r = rank_at(c, rank);
     return copy_out(r->text, strnlen(r->text, TEXT_BYTES), out, room);
 }
@@ -115,43 +139,47 @@ static void write_bytes(struct writer *w, const void *from, size_t n) {
 
 static void write_number(struct writer *w, int64_t value) { write_bytes(w, &value, sizeof value); }
 
-/* Numbers of 8 bytes: progress, ranks, then for each its state, pid, threads [n, ids], waits [n, (thread, entry, stamp)],
- * then operations, for each its entry, stamp, age in ns, kind, members [n, ranks], arrivals [n, (rank, length, bytes)]. */
+/* Numbers of 8 bytes: progress, who holds the lock if it was not to be had, else -1, ranks, then for each its state, pid, threads [n, ids], waits [n, (thread, entry, stamp)],
+ * then operations, for each its entry, stamp, age in ns, kind, members [n, ranks], arrivals [n, (rank, length, bytes)].
+ * Without the lock it has no operations. Nothing at all if this generation is over. */
 int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
+    VISIT(c, 0);
     struct writer w = {out, out + room, 0};
-    if (lock(c)) return 0;
+    int status = lock(c);
+    if (status && status != PENDING) return 0;
     write_number(&w, (int64_t)atomic_load(&c->header->progress));
+    write_number(&w, status ? hora_holder(c) : -1);
     write_number(&w, c->size);
     for (int r = 0; r < c->size; r++) {
         struct rank *k = rank_at(c, r);
         int64_t waits = 0, threads = atomic_load(&k->thread_count);
         write_number(&w, (int64_t)atomic_load(&k->state));
-        write_number(&w, k->pid);
+        write_number(&w, atomic_load(&k->pid));
         write_number(&w, threads);
-        for (int64_t i = 0; i < threads; i++) write_number(&w, k->threads[i]);
+        for (int64_t i = 0; i < threads; i++) write_number(&w, atomic_load(&k->threads[i]));
         for (int i = 0; i < MAX_WAITS; i++) waits += atomic_load(&k->waits[i].used) != 0;
         write_number(&w, waits);
         for (int i = 0; waits && i < MAX_WAITS; i++) {
             uint32_t thread = atomic_load(&k->waits[i].used);
             if (!thread) continue;
             write_number(&w, thread);
-            write_number(&w, k->waits[i].entry);
-            write_number(&w, (int64_t)k->waits[i].stamp);
+            write_number(&w, atomic_load(&k->waits[i].entry));
+            write_number(&w, (int64_t)atomic_load(&k->waits[i].stamp));
             waits--;
         }
         for (; waits > 0; waits--) write_number(&w, 0), write_number(&w, -1), write_number(&w, 0);
     }
     int64_t open = 0;
-    for (uint32_t i = 0; i < c->header->used_entries; i++) open += entry_at(c, i)->arrived != 0;
+    for (uint32_t i = 0; !status && i < c->header->used_entries; i++) open += entry_at(c, i)->arrived != 0;
     write_number(&w, open);
-    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+    for (uint32_t i = 0; !status && i < c->header->used_entries; i++) {
         struct entry *e = entry_at(c, i);
         if (!e->arrived) continue;
         struct set *s = set_at(c, e->set);
         write_number(&w, i);
         write_number(&w, (int64_t)e->stamp);
         write_number(&w, (int64_t)(now_ns() - e->first_arrival_ns));
-        write_number(&w, e->kind);
+        write_number(&w, task_of(e, atomic_load(&e->round))->kind);
         write_number(&w, s->count);
         for (uint32_t m = 0; m < s->count; m++) write_number(&w, s->members[m]);
         write_number(&w, e->arrived);
@@ -163,7 +191,7 @@ int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
             write_bytes(&w, a->description, a->description_length);
         }
     }
-    unlock(c);
+    if (!status) unlock(c);
     return w.wanted <= room ? w.wanted : -w.wanted;
 }
 

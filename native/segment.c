@@ -30,7 +30,7 @@ struct failure *failure_at(struct core *c, uint64_t serial) {
 static struct header layout(int size, uint32_t generation, uint64_t arena_bytes) {
     struct header h = {.magic = HORA_MAGIC, .abi = HORA_ABI, .size = (uint32_t)size, .generation = generation};
     const uint64_t page = 4096;
-    h.entry_count = size <= 8 ? 16384 : 4096;
+    h.entry_count = size <= 8 ? MAX_ENTRIES : MAX_ENTRIES / 4;
     h.arena_bytes = up(arena_bytes, page);
     h.entry_bytes = up(sizeof(struct entry) + (uint64_t)size * (sizeof(struct arrival) + 2 * INLINE_BYTES), page);
     h.at_ranks = up(sizeof(struct header), page);
@@ -93,6 +93,7 @@ void *arena_alloc(struct core *c, uint64_t bytes) {
 
 void arena_free(struct core *c, void *memory) {
     uint64_t at = (uint64_t)((char *)memory - arena_at(c, c->rank));
+    if (at >= c->header->arena_bytes) return; /* of another generation */
     pthread_mutex_lock(&c->mine);
     for (struct block **link = &c->blocks; *link; link = &(*link)->next) {
         struct block *b = *link;

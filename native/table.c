@@ -55,7 +55,7 @@ static int64_t find_or_make(struct core *c, struct plan *p) {
     e->stamp = ++c->header->next_stamp;
     e->set = p->set;
     e->arrived = 0;
-    e->fingerprint = 0;
+    e->task[0].fingerprint = e->task[1].fingerprint = 0;
     e->next_in_bucket = *index_at(c, p->key);
     *index_at(c, p->key) = (uint32_t)i + 1;
     for (int r = 0; r < c->size; r++) {
@@ -67,20 +67,20 @@ static int64_t find_or_make(struct core *c, struct plan *p) {
     return i;
 }
 
-static void describe(struct entry *e, struct plan *p) {
-    e->fingerprint = p->fingerprint;
-    e->kind = p->kind;
-    e->op = p->op;
-    e->root = p->root;
-    e->prescale = p->prescale;
-    e->postscale = p->postscale;
-    e->bytes = p->bytes;
-    e->segment_count = p->segment_count;
-    memcpy(e->segments, p->segments, p->segment_count * sizeof *p->segments);
+static void describe(struct task *t, struct plan *p) {
+    t->fingerprint = p->fingerprint;
+    t->kind = p->kind;
+    t->op = p->op;
+    t->root = p->root;
+    t->prescale = p->prescale;
+    t->postscale = p->postscale;
+    t->bytes = p->bytes;
+    t->segment_count = p->segment_count;
+    memcpy(t->segments, p->segments, p->segment_count * sizeof *p->segments);
 }
 
 /* Copy everything that was said, so that every rank can print it. */
-static uint32_t record(struct core *c, struct entry *e, enum failure_code code, const char *text) {
+static uint64_t record(struct core *c, struct entry *e, enum failure_code code, const char *text) {
     uint64_t serial = c->header->failure_count++;
     struct failure *f = failure_at(c, serial);
     f->serial = serial;
@@ -92,17 +92,25 @@ static uint32_t record(struct core *c, struct entry *e, enum failure_code code, 
         f->length[r] = a->round == e->round + 1 ? a->description_length : 0;
         memcpy(f->description + (uint64_t)r * DESCRIPTION_BYTES, a->description, f->length[r]);
     }
-    return (uint32_t)serial + 1;
+    return serial + 1;
 }
 
 static bool arrived(struct entry *e, int r) { return arrival_at(e, r)->round == e->round + 1; }
 
-static void close_round(struct core *c, uint32_t i, uint32_t failure) {
+/* What the absent said about averages; of several, any. */
+static bool average_active(struct core *c, struct entry *e) {
+    struct set *s = set_at(c, e->set);
+    for (uint32_t m = 0; c->header->joined_count && m < s->count; m++)
+        if (!arrived(e, s->members[m]) && has(c->header->joined_active, s->members[m])) return true;
+    return false;
+}
+
+static void close_round(struct core *c, uint32_t i, uint64_t failure) {
     struct header *h = c->header;
     struct entry *e = entry_at(c, i);
     struct set *s = set_at(c, e->set);
-    uint32_t round = atomic_load(&e->round), p = round & 1;
-    uint32_t present = 0;
+    uint64_t round = atomic_load(&e->round);
+    uint32_t p = round & 1, present = 0;
     bool agree = true, same_line = true, inlined = true, unnamed = false;
     struct arrival *first = NULL;
     memset(e->contributors[p], 0, sizeof e->contributors[p]);
@@ -118,10 +126,12 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
         present++;
     }
     if (!failure && !agree) failure = record(c, e, MISMATCH, "");
-    if (!failure && present < s->count && (e->kind != ALLREDUCE || e->op == ADASUM)) failure = record(c, e, JOINED, "");
+    struct task *t = task_of(e, round);
+    bool goes_on = t->kind == BARRIER || (t->kind == ALLREDUCE && t->op != ADASUM); /* also without those who joined */
+    if (!failure && present < s->count && !goes_on) failure = record(c, e, JOINED, "");
     e->failed[p] = failure;
     e->note[p] = !failure && unnamed && !same_line ? record(c, e, NOTE, "") : 0;
-    e->average_active[p] = h->join_active;
+    e->average_active[p] = average_active(c, e);
     e->inlined[p] = inlined;
     atomic_store(&e->shares[p], 0);
     forget_blame(e, round);
@@ -133,7 +143,7 @@ static void close_round(struct core *c, uint32_t i, uint32_t failure) {
     for (uint32_t m = 0; scheduled && m < s->count; m++) { /* never overflows: each unexecuted item is another entry */
         struct rank *rank = rank_at(c, s->members[m]);
         uint64_t tail = atomic_load(&rank->tail);
-        *schedule_at(c, s->members[m], tail) = (struct scheduled){i, round, 0};
+        *schedule_at(c, s->members[m], tail) = (struct scheduled){round, i, 0};
         atomic_store(&rank->tail, tail + 1);
         if (atomic_load(&rank->executor_wanted) && atomic_load(&rank->executor_asleep)) put(c->executors_wanted, s->members[m]);
     }
@@ -158,10 +168,14 @@ static bool complete(struct core *c, struct entry *e) {
     return true;
 }
 
-/* Close what the last join made complete. Called under the lock. */
-void close_ready(struct core *c) {
-    for (uint32_t i = 0; i < c->header->used_entries; i++)
+/* Close what the last join made complete; whether something stays open. Called under the lock. */
+bool close_ready(struct core *c) {
+    bool open = false;
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
         if (complete(c, entry_at(c, i))) close_round(c, i, 0);
+        open |= entry_at(c, i)->arrived != 0;
+    }
+    return open;
 }
 
 void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text) {
@@ -169,18 +183,19 @@ void fail_round(struct core *c, struct entry *e, enum failure_code code, const c
     close_round(c, i, record(c, e, code, text));
 }
 
-/* This rank goes: whoever waits for it must not wait any longer. Called under the lock. */
+/* This rank goes, and carries nothing out any more: whoever waits for something that it is a member of must not wait any
+ * longer, even if it has arrived there. Called under the lock. */
 void leave_table(struct core *c) {
     for (uint32_t i = 0; i < c->header->used_entries; i++) {
         struct entry *e = entry_at(c, i);
-        if (e->arrived && set_at(c, e->set)->position[c->rank] >= 0 && !arrived(e, c->rank)) {
+        if (e->arrived && set_at(c, e->set)->position[c->rank] >= 0) {
             char rank[8] = {(char)('0' + c->rank / 100), (char)('0' + c->rank / 10 % 10), (char)('0' + c->rank % 10)};
             fail_round(c, e, GONE, rank);
         }
     }
 }
 
-int contributors(struct core *c, struct entry *e, uint32_t round, int *ranks) {
+int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks) {
     int n = 0;
     struct set *s = set_at(c, e->set);
     for (uint32_t m = 0; m < s->count; m++)
@@ -191,10 +206,11 @@ int contributors(struct core *c, struct entry *e, uint32_t round, int *ranks) {
 int arrive(struct core *c, struct ticket *t) {
     struct plan *p = t->plan;
     struct set *s = set_at(c, p->set);
-    if (lock(c)) return ABORTED;
-    int status = aborted(c) ? ABORTED : OK;
+    int status = lock(c);
+    if (status) return status;
+    status = over(c);
     for (uint32_t m = 0; status == OK && m < s->count; m++)
-        if (atomic_load(&rank_at(c, s->members[m])->state) == GONE_CLEAN) status = LEFT;
+        if (atomic_load(&rank_at(c, s->members[m])->left)) status = LEFT;
     int64_t i = p->entry;
     if (status == OK && (!p->stamp || entry_at(c, p->entry)->stamp != p->stamp)) {
         i = find_or_make(c, p);
@@ -219,7 +235,7 @@ int arrive(struct core *c, struct ticket *t) {
     p->entry = t->entry = (uint32_t)i;
     p->stamp = t->stamp = e->stamp;
     t->round = atomic_load(&e->round);
-    if (e->fingerprint != p->fingerprint) describe(e, p);
+    if (task_of(e, t->round)->fingerprint != p->fingerprint) describe(task_of(e, t->round), p);
     if (a->plan != p->serial) {
         a->plan = p->serial;
         a->fingerprint = p->fingerprint;
@@ -228,7 +244,7 @@ int arrive(struct core *c, struct ticket *t) {
         a->description_length = p->description_length;
         memcpy(a->description, p->description, p->description_length);
     }
-    a->meta_count = t->meta_count;
+    a->meta_count = t->meta_count; /* no more than MAX_META: see hora_submit */
     if (t->meta_count) memcpy(a->meta, t->meta, t->meta_count * sizeof *t->meta);
     uint64_t payload = t->meta_count * sizeof *t->meta;
     if (p->kind == ALLGATHER || p->kind == ALLTOALL)
@@ -259,8 +275,9 @@ int arrive(struct core *c, struct ticket *t) {
     } else if (p->kind == ALLREDUCE && p->segment_count == 1 && t->in[0] == t->out[0] && p->op != ADASUM) {
         a->arena_at = arena_offset(c, t->in[0], p->bytes);
     }
-    a->time_ns = now_ns();
-    if (!e->arrived) e->first_arrival_ns = a->time_ns;
+    uint64_t now = now_ns();
+    atomic_store_explicit(&a->time_ns, now, memory_order_relaxed);
+    if (!e->arrived) e->first_arrival_ns = now;
     a->round = t->round + 1;
     e->arrived++;
     e->recent = 1;
@@ -273,52 +290,48 @@ int arrive(struct core *c, struct ticket *t) {
 
 /* ---- the schedule ---- */
 
-static bool reduced_in_place(struct core *c, struct entry *e, uint32_t round) {
-    if (e->kind != ALLREDUCE) return false;
-    for (int r = 0; r < c->size; r++)
-        if (has(e->contributors[round & 1], r) && arrival_at(e, r)->arena_at < 0) return false;
-    return true;
-}
-
 static bool fusible(struct core *c, const struct scheduled *a) {
     struct entry *e = entry_at(c, a->entry);
-    return e->kind == ALLREDUCE && e->op != ADASUM && e->bytes <= c->fusion_bytes &&
-           !(c->split_groups && e->segment_count > 1) && !reduced_in_place(c, e, a->round);
+    struct task *t = task_of(e, a->round);
+    return t->kind == ALLREDUCE && t->op != ADASUM && t->bytes <= c->fusion_bytes &&
+           !(c->split_groups && t->segment_count > 1) && !reduced_in_place(c, e, a->round);
 }
 
-static bool uniform(struct entry *e) { /* one element type throughout */
-    for (uint32_t k = 1; k < e->segment_count; k++)
-        if (e->segments[k].dtype != e->segments[0].dtype) return false;
+static bool uniform(struct task *t) { /* one element type throughout */
+    for (uint32_t k = 1; k < t->segment_count; k++)
+        if (t->segments[k].dtype != t->segments[0].dtype) return false;
     return true;
 }
 
 static bool alike(struct core *c, const struct scheduled *x, const struct scheduled *y) {
     struct entry *a = entry_at(c, x->entry), *b = entry_at(c, y->entry);
-    return a->set == b->set && a->op == b->op && a->prescale == b->prescale && a->postscale == b->postscale &&
-           a->segments[0].dtype == b->segments[0].dtype && uniform(a) && uniform(b) &&
+    struct task *t = task_of(a, x->round), *u = task_of(b, y->round);
+    return a->set == b->set && t->op == u->op && t->prescale == u->prescale && t->postscale == u->postscale &&
+           t->segments[0].dtype == u->segments[0].dtype && uniform(t) && uniform(u) &&
            a->average_active[x->round & 1] == b->average_active[y->round & 1] &&
            !memcmp(a->contributors[x->round & 1], b->contributors[y->round & 1], sizeof a->contributors[0]);
 }
 
-/* The next operations to carry out as one, in *out; 0 if there is nothing to do (that is done in place). The first member to come here decides
- * for all: it looks ahead over its schedule and pulls what fuses to the front. That keeps one global order, because all
+/* The next operations to carry out as one, in *out; 0 if there is nothing to do, or nothing that is done in place if
+ * only that is wanted. The first member to come here decides for all: it looks ahead over its schedule and pulls what fuses to the front. That keeps one global order, because all
  * members carry the whole batch out where its first operation stands. Called under the lock. */
 uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place) {
     uint64_t tail = atomic_load(&rank_at(c, c->rank)->tail);
     while (c->next < tail && schedule_at(c, c->rank, c->next)->done) c->next++;
     if (c->next == tail) return 0;
+    if (!sound(c, tail - c->next <= c->header->entry_count, "the schedule ran over")) return 0;
     struct scheduled *head = schedule_at(c, c->rank, c->next);
     struct entry *first = entry_at(c, head->entry);
     if (only_in_place && !reduced_in_place(c, first, head->round)) return 0;
     if (!first->batch_formed) {
         first->batch_formed = 1;
-        uint64_t bytes = first->bytes;
+        uint64_t bytes = task_of(first, head->round)->bytes;
         struct entry *last = first;
         uint32_t count = 1;
         bool open = fusible(c, head);
         for (uint64_t at = c->next + 1; open && at < tail && count < room; at++) {
             struct scheduled *other = schedule_at(c, c->rank, at);
-            uint64_t more = entry_at(c, other->entry)->bytes;
+            uint64_t more = task_of(entry_at(c, other->entry), other->round)->bytes;
             if (other->done || bytes + more > c->fusion_bytes || !fusible(c, other) || !alike(c, head, other)) continue;
             last->batch_next = other->entry + 1;
             last = entry_at(c, other->entry);
@@ -329,7 +342,8 @@ uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool o
     uint32_t count = 0;
     uint64_t at = c->next;
     for (uint32_t i = head->entry + 1; i; i = entry_at(c, i - 1)->batch_next) {
-        while (schedule_at(c, c->rank, at)->entry != i - 1 || schedule_at(c, c->rank, at)->done) at++;
+        while (at < tail && (schedule_at(c, c->rank, at)->entry != i - 1 || schedule_at(c, c->rank, at)->done)) at++;
+        if (!sound(c, at < tail && count < room, "an operation of a batch is not on this rank's schedule")) return 0;
         schedule_at(c, c->rank, at)->done = 1;
         out[count++] = *schedule_at(c, c->rank, at);
     }

@@ -5,9 +5,11 @@
  * instead: tried with four workers on two cores, that made a small operation several times faster than going to sleep
  * at once, and more yields gained nothing. Then it sleeps.
  * Every sleep is cut into slices, and between slices the waiter looks at the abort word: no wake-up that got lost and no
- * rank that died can keep anybody here.
+ * rank that died can keep anybody here. Nor can a rank that is stopped while it holds the lock: after LOCK_NS a call
+ * gives up and says PENDING, so that Ctrl-C acts, and the lock says who holds it, so that it can be named and given up.
  */
 #include "core.h"
+#include "hora.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -16,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_NS = 50 * 1000 * 1000, YIELDS = 8 };
+enum { SLICE_NS = 50 * 1000 * 1000, LOCK_NS = 200 * 1000 * 1000, YIELDS = 8 };
+#define WANTED 0x80000000u
 
 __thread bool never_spin;
 
@@ -37,22 +40,42 @@ void futex_wake(word *w, int count, bool shared) {
     syscall(SYS_futex, w, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-bool aborted(struct core *c) { return atomic_load_explicit(&c->header->abort, memory_order_acquire) != 0; }
+/* Whether there is nothing to wait for any more: 0, ABORTED or CLOSED. */
+int over(struct core *c) {
+    if (__builtin_expect(atomic_load_explicit(&c->header->abort, memory_order_acquire) != 0, 0)) return ABORTED;
+    return __builtin_expect(atomic_load_explicit(&c->closing, memory_order_acquire) != 0, 0) ? CLOSED : 0;
+}
 
-/* 0, or ABORTED: a rank may have died holding it. */
+static bool take_lock(struct core *c, uint32_t flag) {
+    uint32_t free = 0;
+    return atomic_compare_exchange_strong_explicit(&c->header->lock, &free, (uint32_t)(c->rank + 1) | flag,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+/* 0; ABORTED or CLOSED; or PENDING if somebody has held it all the time. */
 int lock(struct core *c) {
     word *l = &c->header->lock;
-    uint32_t expected = 0;
     for (int i = 0; i < 100; i++) {
-        expected = 0;
-        if (atomic_compare_exchange_weak_explicit(l, &expected, 1, memory_order_acquire, memory_order_relaxed)) return 0;
+        if (take_lock(c, 0)) return 0;
         relax();
     }
-    while (atomic_exchange_explicit(l, 2, memory_order_acquire) != 0) {
-        if (aborted(c)) return ABORTED;
-        futex_wait(l, 2, SLICE_NS, true);
+    uint64_t deadline = now_ns() + LOCK_NS;
+    while (!take_lock(c, WANTED)) { /* wanted: others may sleep for it too */
+        uint32_t held = atomic_load(l);
+        if (!held || (!(held & WANTED) && !atomic_compare_exchange_strong(l, &held, held | WANTED))) continue;
+        int status = over(c);
+        if (status) return status;
+        uint64_t now = now_ns();
+        if (now >= deadline) return PENDING;
+        futex_wait(l, held | WANTED, deadline - now < SLICE_NS ? deadline - now : SLICE_NS, true);
     }
     return 0;
+}
+
+/* The rank that holds the lock, or -1. */
+int hora_holder(struct core *c) {
+    VISIT(c, -1);
+    return (int)(atomic_load(&c->header->lock) & ~WANTED) - 1;
 }
 
 void ring(struct core *c) {
@@ -69,15 +92,16 @@ void unlock(struct core *c) {
         memset(c->executors_wanted, 0, sizeof executors);
         c->ring_wanted = false;
     }
-    if (atomic_exchange_explicit(&c->header->lock, 0, memory_order_release) == 2)
-        futex_wake(&c->header->lock, 1, true);
+    uint32_t held = atomic_exchange_explicit(&c->header->lock, 0, memory_order_release);
+    if (held & WANTED) futex_wake(&c->header->lock, 1, true);
+    if (!sound(c, (held & ~WANTED) == (uint32_t)(c->rank + 1), "the table's lock was not held by who let it go")) return;
     if (!wanted) return;
     ring(c);
     for (int r = 0; r < c->size; r++)
         if (has(executors, r)) wake_executor(c, r);
 }
 
-/* Wait until *w differs from seen (or *also from unless), the deadline passes or the job aborts. */
+/* Wait until *w differs from seen (or *also from unless), the deadline passes or it is over. */
 static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, uint64_t deadline_ns, bool spin,
                       const word *also, uint32_t unless) {
     if (spin && c->spin_ns && !never_spin) {
@@ -97,7 +121,7 @@ static void wait_word(struct core *c, word *w, uint32_t seen, word *sleepers, ui
         sched_yield();
     }
     atomic_fetch_add(sleepers, 1);
-    while (atomic_load(w) == seen && !(also && atomic_load(also) != unless) && !aborted(c)) {
+    while (atomic_load(w) == seen && !(also && atomic_load(also) != unless) && !over(c)) {
         uint64_t now = now_ns();
         if (now >= deadline_ns) break;
         uint64_t left = deadline_ns - now;
@@ -110,7 +134,8 @@ void wait_bell(struct core *c, uint32_t seen, uint64_t deadline_ns, bool spin, c
     wait_word(c, &c->header->bell, seen, &c->header->sleepers, deadline_ns, spin, also, unless);
 }
 
-/* All members of the set meet; 0, or ABORTED. */
+/* All members of the set meet; 0, ABORTED or CLOSED. Whoever gave up a barrier still counts in it, but gave up because it
+ * was over: so nobody believes in a barrier that was completed after that. */
 int barrier_wait(struct core *c, struct set *s) {
     struct barrier *b = &s->barrier;
     if (s->count == 1) return 0;
@@ -119,11 +144,29 @@ int barrier_wait(struct core *c, struct set *s) {
         atomic_store_explicit(&b->arrived, 0, memory_order_relaxed);
         atomic_fetch_add(&b->phase, 1);
         if (atomic_load(&b->sleepers)) futex_wake(&b->phase, INT_MAX, true);
-        return 0;
+        return over(c);
     }
     while (atomic_load_explicit(&b->phase, memory_order_acquire) == phase) {
-        if (aborted(c)) return ABORTED;
+        int status = over(c);
+        if (status) return status;
         wait_word(c, &b->phase, phase, &b->sleepers, UINT64_MAX, true, NULL, 0);
+    }
+    return over(c);
+}
+
+/* A member has finished `count` batches. */
+void note_finished(struct set *s, uint32_t member, uint32_t count) {
+    atomic_store(&s->finished[member], count);
+    if (atomic_load(&s->sleepers)) futex_wake(&s->finished[member], INT_MAX, true);
+}
+
+/* Until it has finished as many as wanted; 0, ABORTED or CLOSED. */
+int wait_finished(struct core *c, struct set *s, uint32_t member, uint32_t wanted) {
+    word *w = &s->finished[member];
+    for (uint32_t seen; (int32_t)((seen = atomic_load_explicit(w, memory_order_acquire)) - wanted) < 0;) {
+        int status = over(c);
+        if (status) return status;
+        wait_word(c, w, seen, &s->sleepers, UINT64_MAX, true, NULL, 0);
     }
     return 0;
 }
@@ -138,5 +181,9 @@ void wake_everyone(struct core *c) {
     atomic_fetch_add(&h->bell, 1);
     futex_wake(&h->bell, INT_MAX, true);
     futex_wake(&h->lock, INT_MAX, true);
-    for (uint32_t s = 0; s < MAX_SETS && set_at(c, s)->count; s++) futex_wake(&set_at(c, s)->barrier.phase, INT_MAX, true);
+    for (uint32_t s = 0; s < MAX_SETS && atomic_load(&set_at(c, s)->made); s++) {
+        futex_wake(&set_at(c, s)->barrier.phase, INT_MAX, true);
+        if (!atomic_load(&set_at(c, s)->sleepers)) continue;
+        for (uint32_t m = 0; m < set_at(c, s)->count; m++) futex_wake(&set_at(c, s)->finished[m], INT_MAX, true);
+    }
 }

@@ -102,15 +102,25 @@ print("trained", last)
 SUITE = """
 import torch
 import horovod.torch as hvd
+from horovod.common.util import _cache
+from horovod.runner.common.util.env import get_env_rank_and_size
+from horovod.runner.launch import gloo_built, mpi_built, run_commandline
 from horovod.runner.util.threads import in_thread
+
+state = [1, 2]
+once = _cache(lambda: state.pop())
+assert once() == once() == 2 and state == [1]
 
 seen = []
 in_thread(seen.append, (1,)).join()
 in_thread(seen.pop, (9,), silent=True).join()
 assert seen == [1]
 
+before = get_env_rank_and_size()
 hvd.init()
 rank = hvd.rank()
+assert before == (rank, hvd.size())
+assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(hvd.size()))}
 
 # Nothing has finished when it is first asked about, and everything has in the end.
 for start in (hvd.allreduce_async, hvd.mpi_ops.reducescatter_async):

@@ -66,7 +66,8 @@ assert broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
 assert hvd.allreduce(tf.ones([2]), average=False).numpy().tolist() == [2.0, 2.0]
 assert handle_average_backwards_compatibility(None, False) == Sum and int(rank_op()) == hvd.rank()
 
-assert _executing_eagerly() and not hvd.sycl_built()
+assert _executing_eagerly() and hvd._executing_eagerly() and not hvd.sycl_built()
+assert not hasattr(tf, "ConfigProto") and not hasattr(tf, "Session")  # which is how scripts tell TensorFlow 1 from 2
 with tf.Graph().as_default():
     assert not _executing_eagerly()
     weight = tf.compat.v1.get_variable("weight", initializer=float(hvd.rank() + 1))

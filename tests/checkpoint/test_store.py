@@ -48,6 +48,13 @@ def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
     assert store.latest() is None and store.best() is None and store.all() == []
 
 
+def test_folders_that_are_not_there_are_made(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs" / "first" / "checkpoints")
+    saved = store.save("a.bin", lambda file: file.write(b"weights"), position=1)
+    assert saved.path == tmp_path / "runs" / "first" / "checkpoints" / "a.bin"
+    assert saved.path.read_bytes() == b"weights" and store.latest() == saved
+
+
 def test_a_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
     save(store, 1)

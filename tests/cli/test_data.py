@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
@@ -115,6 +116,18 @@ def test_stage_prints_the_folder_and_nothing_else(tmp_path: Path) -> None:
     assert "there already" in run_hora("data", "stage", "set", "--to", "local", cwd=tmp_path).stderr
     default = run_hora("data", "stage", "set", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert default.stdout.startswith(f"{tmp_path}/") and default.stdout.endswith("-staged/set\n")
+    assert Path(default.stdout.strip()).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_stage_does_not_use_a_folder_that_somebody_put_into_the_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.bin").write_bytes(b"12345")
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "temporary" / f"{getpass.getuser()}-staged").symlink_to(tmp_path / "theirs")
+    done = run_hora("data", "stage", "set", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary"))
+    assert done.returncode == 3 and "is a link, so what is in it cannot be trusted" in done.stderr
+    assert done.stdout == "" and list((tmp_path / "theirs").iterdir()) == []
 
 
 def test_a_damaged_tar_is_refused(tmp_path: Path) -> None:

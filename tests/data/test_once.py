@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -94,3 +95,29 @@ def test_if_it_fails_the_older_one_stays(tmp_path: Path) -> None:
         (folder / "new").write_text("new")
         raise RuntimeError
     assert [path.name for path in tmp_path.rglob("*")] == ["set", "old"]
+
+
+def test_a_lock_that_leads_elsewhere_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("years of work")
+    (tmp_path / ".set.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(EnvironmentUnfit, match=r"\.set\.lock is a link"), turn(tmp_path / "set"):
+        pass
+    assert (tmp_path / "precious").read_text() == "years of work"
+
+
+def test_a_lock_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / ".pipe.lock")
+    with pytest.raises(EnvironmentUnfit, match="is not a file of yours"), turn(tmp_path / "pipe"):
+        pass
+    (tmp_path / ".set.lock").write_text("theirs")
+    real, other = os.fstat, os.geteuid() + 1
+
+    def foreign(descriptor: int) -> os.stat_result:
+        values = list(real(descriptor))
+        values[4] = other  # st_uid
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "fstat", foreign)
+    with pytest.raises(EnvironmentUnfit, match=f"of user {other}"), turn(tmp_path / "set"):
+        pass
+    assert (tmp_path / ".set.lock").read_text() == "theirs"

@@ -108,6 +108,46 @@ def test_what_hora_did_not_stage_is_left_alone(tmp_path: Path, source: Path) -> 
     assert (mine / "thesis.tex").read_text() == "years of work"
 
 
+def test_poisoned_data_does_not_pass_as_intact(tmp_path: Path, source: Path) -> None:
+    copy = stage(source, tmp_path / "local").folder / "train/b/2.JPEG"
+    before = copy.stat()
+    copy.write_bytes(b"bad")  # as long, and as old
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert stage(source, tmp_path / "local").how == "copied"
+    assert copy.read_bytes() == b"two"
+    copy.unlink()
+    copy.symlink_to(tmp_path / "nowhere")
+    assert stage(source, tmp_path / "local").how == "copied"
+    assert copy.read_bytes() == b"two" and not copy.is_symlink()
+
+
+def test_only_this_user_can_open_what_was_staged(tmp_path: Path, source: Path) -> None:
+    before = os.umask(0)
+    try:
+        staged = stage(source, tmp_path / "local")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "local", staged.folder)] == [0o700, 0o700]
+
+
+def test_what_somebody_else_put_in_its_place_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data, its note and everything are right; but they are another user's, who may change them when they like."""
+    staged = stage(source, tmp_path / "local")
+    staged.folder.rename(tmp_path / "poisoned")
+    staged.folder.symlink_to(tmp_path / "poisoned")
+    with pytest.raises(EnvironmentUnfit, match="local/images is a link"):
+        stage(source, tmp_path / "local")
+    staged.folder.unlink()
+    (tmp_path / "poisoned").rename(staged.folder)
+    owner, other = os.geteuid(), os.geteuid() + 1
+    monkeypatch.setattr(stage_module, "check_place", lambda folder: None)  # sticky, and root's
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(EnvironmentUnfit, match=f"local/images belongs to user {owner}, so what is in it cannot"):
+        stage(source, tmp_path / "local")
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [

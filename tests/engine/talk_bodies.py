@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -209,6 +210,35 @@ def _wait_quietly(backend: TalkBackend, ticket: talk.TalkTicket) -> str:
     return "done"
 
 
+def given_up(backend: TalkBackend, meeting: Meeting) -> Report:
+    """Rank 1 is stopped, given up and continued: both hear of it, and neither waits for the other."""
+    if meeting.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return {"text": _try_quietly(backend, "after")}
+    pid = meeting.peers[1].pid
+    deadline = time.monotonic() + 20
+    while _state(pid) != "T" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        ticket = allreduce(backend, "before", np.ones(2), (0, 1))
+        backend.give_up(1, "it has not answered for 600 s")
+        return {"text": _wait_quietly(backend, ticket)}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _try_quietly(backend: TalkBackend, name: str) -> str:
+    """Submitting may fail as well as waiting."""
+    try:
+        return _wait_quietly(backend, allreduce(backend, name, np.ones(2), (0, 1)))
+    except HoraError as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def early_leave(backend: TalkBackend, meeting: Meeting) -> Report:
     """Rank 1 shuts down while the others still want it."""
     if meeting.rank == 1:
@@ -230,7 +260,8 @@ def steps(backend: TalkBackend, meeting: Meeting) -> Report:
 
 
 BODIES: dict[str, Callable[[TalkBackend, Meeting], Report]] = {
-    body.__name__: body for body in (arithmetic, collectives, errors, joins, death, looking, early_leave, steps)
+    body.__name__: body
+    for body in (arithmetic, collectives, errors, joins, death, looking, given_up, early_leave, steps)
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,38 @@ import pytest
 
 from hora.config.settings import Settings
 from hora.engine import hub as hub_module
+from hora.engine.circle import Circle
 from hora.engine.hub import Hub
 from hora.engine.line import Greeting, Line
+from hora.engine.request import Request, Segment
+from hora.engine.snapshot import unpack
+from hora.errors import EnvironmentUnfit
+from hora.transport import shm
+from hora.transport.base import DType, Kind
 from hora.wire.door import listen_tcp
-from hora.wire.frame import SECRET_BYTES, Channel, WireTimeout
-from hora.wire.messages import AnyMessage, Bye, Died, Hello, Join, Left, Refused, Submit, Welcome, encode
+from hora.wire.frame import MAX_FRAME_BYTES, SECRET_BYTES, Channel, WireTimeout
+from hora.wire.messages import (
+    AnyMessage,
+    Bye,
+    Died,
+    Farewell,
+    GivenUp,
+    Hello,
+    Join,
+    Left,
+    Plan,
+    Refused,
+    SnapshotAsk,
+    SnapshotReply,
+    StateAsk,
+    StateReply,
+    StoreGet,
+    StoreSet,
+    Submit,
+    Welcome,
+    decode,
+    encode,
+)
 from hora.wire.reach import reach
 
 GLOO = Settings(transport="gloo", start_timeout_s=0.2)
@@ -226,7 +256,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
     hub: Hub, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = FakeSegment()
-    monkeypatch.setattr(hub_module, "_make_segment", lambda *_: (segment, ""))
+    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (segment, ""))
     shared = Settings(transport="auto")
     greetings = together(*(lambda w=worker: w.greet(settings=shared) for worker in workers))
     descriptors = [greeting.descriptor for greeting in greetings]
@@ -248,7 +278,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
 def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "_make_segment", lambda *_: (None, "no core"))
+    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (None, "no core"))
     shm = Settings(transport="shm")
     refused = together(*(lambda w=worker: w.greet(0, settings=shm) for worker in workers))
     assert all(g.message.kind == "unfit" and "no core" in g.message.text for g in refused)
@@ -257,25 +287,22 @@ def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     assert all(greeting.message.transport == "gloo" for greeting in welcomed)
 
 
+@pytest.mark.parametrize("error", [EnvironmentUnfit("File too large. Perhaps ulimit -f."), OSError("no memory")])
+def test_memory_that_cannot_be_had_is_made_up_for_by_gloo_and_everybody_knows_why(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(shm, "create_segment", refuse)
+    monkeypatch.setattr(shm, "available", lambda: True)
+    refused = together(*(lambda w=worker: w.greet(0, settings=Settings(transport="shm")) for worker in workers))
+    assert all(g.message.kind == "unfit" and str(error) in g.message.text for g in refused)
+    welcomed = together(*(lambda w=worker: w.greet(1, settings=Settings()) for worker in workers))
+    assert all((g.message.transport, g.message.unshared) == ("gloo", str(error)) for g in welcomed)
+
+
 # ---- several hosts ----
-
-
-def hosts_of(*hosts: str, settings: Settings = Settings(), core: bool = True) -> str:  # noqa: B008
-    size = len(hosts)
-    hellos = [Hello(0, r, size, 1, h, tuple(range(size)), settings, core=core or r > 0) for r, h in enumerate(hosts)]
-    return hub_module._choose(hellos)[0]
-
-
-def test_the_transport_follows_from_where_the_workers_are() -> None:
-    assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == "gloo"
-    assert hosts_of("a", "a", "b") == "shm+gloo" and hosts_of("a", "a", "b", core=False) == "gloo"
-    assert hosts_of("a", "a", core=False) == "gloo"
-    assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
-    assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"
-    assert hosts_of("a", "a", settings=Settings(transport="gloo")) == "gloo"
-    mpi = Settings(transport="mpi")
-    assert hosts_of("a", "a", "b", settings=mpi) == "shm+mpi" and hosts_of("a", "b", settings=mpi) == "mpi"
-    assert hosts_of("a", "a", settings=mpi) == "mpi"
 
 
 def test_shared_memory_on_several_hosts_is_refused() -> None:
@@ -411,3 +438,146 @@ def test_closing_the_hub_is_told_to_the_workers(caplog: pytest.LogCaptureFixture
     assert worker.lost
     worker.line.close()
     assert not caplog.records
+
+
+def test_idle_connections_do_not_keep_a_worker_out(hub: Hub) -> None:
+    listener = listen_tcp(["127.0.0.1"])
+    where = listener.getsockname()
+    hub.open_tcp(listener)
+    idle = [socket.create_connection(where, 5) for _ in range(30)]  # more than 2 * 2 + 16
+    try:
+        channel = reach([f"127.0.0.1:{where[1]}"], hub.secret, timeout_s=10)
+        channel.close()
+        assert _receive(idle[0])[:5] in (b"HORA1", b"") and _receive(idle[0]) == b""  # the oldest made room
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def test_too_few_file_descriptors_do_not_keep_the_hub_busy_or_a_worker_out(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen_tcp(["127.0.0.1"])
+    where = listener.getsockname()
+    hub.open_tcp(listener)
+    with socket.create_connection(where, 5) as idle:
+        assert _receive(idle)[:5] == b"HORA1"
+        accept, tried = socket.socket.accept, []
+
+        def once(self: socket.socket) -> Any:
+            tried.append(self)
+            if len(tried) == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(self)
+
+        monkeypatch.setattr(socket.socket, "accept", once)
+        reach([f"127.0.0.1:{where[1]}"], hub.secret, timeout_s=10).close()
+        assert _receive(idle) == b"" and len(tried) == 2  # the stranger made room
+
+
+def test_a_worker_that_was_given_up_is_told_when_it_goes_on(workers: list[Worker]) -> None:
+    meet(workers)
+    workers[0].line.send(GivenUp(0, 1, "it has not answered for 600 s"))
+    refused = workers[1].expect(Refused)
+    assert refused.kind == "stale" and "it has not answered for 600 s" in refused.text
+    workers[1].heard.clear()
+    workers[1].line.send(Submit(0, ()))
+    assert "it has not answered for 600 s" in workers[1].expect(Refused).text
+    workers[0].line.send(Bye(0))
+    workers[0].expect(Farewell)
+    workers[1].heard.clear()
+    workers[1].line.send(Join(0, False))  # the others are gone: nobody is left to remember why
+    assert "generation 0" in workers[1].expect(Refused).text
+    workers[1].line.send(Bye(0))
+    workers[1].expect(Farewell)
+
+
+# ---- nothing ends the hub ----
+
+
+def ended_with_a_sentence(workers: list[Worker], *words: str) -> None:
+    """Everybody was told why the generation is over, and the next one can begin."""
+    for worker in workers:
+        text = worker.expect(Refused).text
+        assert all(word in text for word in words), text
+        worker.line.send(Bye(0))
+        worker.expect(Farewell)
+    assert all(isinstance(greeting.message, Welcome) for greeting in meet(workers, 1))
+
+
+def test_what_is_too_large_to_be_said_ends_the_generation_not_the_hub(workers: list[Worker]) -> None:
+    """A value that just fits in the frame that brings it does not fit in the one that is to carry it on."""
+    meet(workers)
+    room = MAX_FRAME_BYTES - len(encode(StoreSet(0, "", b"")))
+    workers[1].line.store_set(0, "", bytes(room - 4))
+    workers[0].line.send(StoreGet(0, 2**40, ""))
+    ended_with_a_sentence(workers, "StoreReply of", f"a frame holds {MAX_FRAME_BYTES}")
+
+
+@pytest.mark.parametrize("part", ["flush", "tick"])
+def test_an_error_in_a_generation_ends_it_and_not_the_hub(
+    workers: list[Worker], part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meet(workers)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Circle, part, fail)
+        workers[0].line.send(SnapshotAsk(0, 1))
+        for worker in workers:
+            worker.expect(Refused)
+    ended_with_a_sentence(workers, "planted")
+    assert sum("planted" in (record.exc_text or "") for record in caplog.records) == 1
+
+
+def test_an_error_in_a_call_from_outside_does_not_end_the_hub(hub: Hub, workers: list[Worker]) -> None:
+    hub._post(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert all(isinstance(greeting.message, Welcome) for greeting in meet(workers))
+
+
+def test_256_workers_of_which_one_is_late_with_300_operations() -> None:
+    """Every other one asks who is missing, and is told; then the late one comes, and all go on."""
+    size, everyone = 256, tuple(range(256))
+    hub, channels = Hub(size, host="here"), []
+    try:
+        for rank in everyone:
+            ours, theirs = socket.socketpair()
+            hub.add_worker(rank, ours)
+            channels.append(Channel(theirs, take_secret(theirs), "worker"))
+            channels[-1].send(encode(Hello(0, rank, size, 1, "here", everyone, GLOO)), timeout_s=5)
+            channels[-1].prove(timeout_s=10)
+
+        def hear(rank: int) -> AnyMessage:
+            return decode(channels[rank].receive(timeout_s=30))
+
+        assert all(isinstance(hear(rank), Welcome) for rank in everyone)
+        segment = Segment(DType.FLOAT32, (2048, 512, 1, 1))
+        names = [f"allreduce.gradients.0.layer4.{i}.conv3.weight" for i in range(300)]
+        requests = [Request(Kind.ALLREDUCE, name, (segment,), everyone, line="train.py:123") for name in names]
+        step = encode(Submit(0, tuple(request.encode() for request in requests)))
+        for channel in channels[:-1]:
+            channel.send(step, timeout_s=30)
+            channel.send(encode(SnapshotAsk(0, 1)), timeout_s=30)
+        looks, told = Counter[int](), set[int]()
+        deadline = time.monotonic() + 30
+        while len(told) < size - 1 and time.monotonic() < deadline:
+            for rank in select.select(channels, [], [], 5.0)[0] and everyone:
+                while channels[rank].buffered or select.select([channels[rank]], [], [], 0)[0]:
+                    match hear(rank):
+                        case StateAsk(id=look):
+                            looks[look] += 1
+                            channels[rank].send(encode(StateReply(0, look, False, ())), timeout_s=30)
+                        case SnapshotReply(snapshot=packed):
+                            told.add(rank)
+        assert told == set(everyone[:-1]) and set(looks.values()) == {size} and len(looks) < 10
+        assert {p.missing for p in unpack(packed).pending} == {(255,)}
+        channels[-1].send(step, timeout_s=30)
+        for rank in everyone:
+            plan = hear(rank)
+            assert isinstance(plan, Plan) and sum(len(batch.ops) for batch in plan.batches) == 300
+    finally:
+        for channel in channels:
+            channel.close()
+        hub.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def test_one_that_others_could_have_written_or_read_is_none(tmp_path: Path) -> N
     assert Notice.read(path) is None
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
+    assert Notice.read(path) is None
+    path.unlink()
+    os.mkfifo(path, 0o600)  # which nobody ever writes to
     assert Notice.read(path) is None
 
 

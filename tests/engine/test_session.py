@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.launch.jobs import clean_environment, run_hora
+from tests.launch.jobs import clean_environment, hora, run_hora
 
+from hora.config.settings import Settings, Transport
 from hora.engine import process_set, session
-from hora.errors import NotInitializedError, UsageError
+from hora.engine.meet import Meeting
+from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
+from hora.transport import shm
+from hora.wire.messages import Peer
 
 PRELUDE = """
 import json, os, sys
@@ -90,6 +94,106 @@ say(session.rank(), *seen, total(1))
     ]
 
 
+@pytest.mark.parametrize(("torch", "size"), [("there", 2), ("missing", 1), ("missing", 2)])
+def test_where_memory_cannot_be_shared_gloo_is_used_or_everybody_says_why(
+    tmp_path: Path, torch: str, size: int
+) -> None:
+    if torch == "missing":
+        (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    script = tmp_path / "script.py"
+    program = """
+try:
+    session.init()
+except EnvironmentUnfit as error:
+    say(str(error))
+else:
+    say(session.engine().transport, total(1))
+"""
+    script.write_text(PRELUDE + "from hora.errors import EnvironmentUnfit\n" + program)
+    limited = [
+        "bash",
+        "-c",
+        'ulimit -f 4096; exec "$@"',
+        "hora",
+        *hora("run", "-np", str(size), sys.executable, script),
+    ]
+    done = subprocess.run(limited, env=clean_environment(), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    warnings = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    if torch == "there":
+        assert _said(done.stdout) == [["gloo", float(size)]] * size
+        assert len(warnings) == 1 and "running on Gloo" in warnings[0] and "ulimit -f" in warnings[0], done.stderr
+    else:
+        said = _said(done.stdout)
+        assert len(said) == size and all("File too large" in str(text) and "PyTorch" in str(text) for (text,) in said)
+        assert not warnings
+
+
+class Store:
+    """The hub's, without a hub."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def store_set(self, generation: int, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def store_get(self, generation: int, key: str, timeout_s: float) -> bytes | None:
+        return self.values.get(key)
+
+
+def no_memory(*_: object) -> None:
+    raise EnvironmentUnfit("cannot make shared memory: File too large.")
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm"])
+def test_memory_that_the_first_rank_cannot_make_is_no_riddle_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, transport: Transport
+) -> None:
+    """Where the hub is on another host, the workers of one make their memory themselves."""
+    monkeypatch.setattr(shm, "create_segment", no_memory)
+    settings, line, peers = Settings(transport=transport), Store(), tuple(Peer(r, r, 1, "here") for r in range(2))
+    for rank in range(2):
+        meeting = Meeting(1, rank, peers, "shm", settings, line, -1, -1)  # type: ignore[arg-type]
+        if transport == "shm":
+            with pytest.raises(EnvironmentUnfit, match="File too large"):
+                session._share_segment(meeting)
+        else:
+            found, made = session._share_segment(meeting)
+            assert (found.transport, made) == ("gloo", None) and "File too large" in found.unshared
+
+
+def test_process_sets_of_communicators_are_made_before_init(tmp_path: Path) -> None:
+    """As Horovod's documentation splits a world in halves: every rank knows the communicator of its own half."""
+    program = """
+class Communicator:
+    Get_group = None
+    def __init__(self, *ranks):
+        self.ranks = ranks
+    def Get_size(self):
+        return len(self.ranks)
+    def Allgather(self, own, everyones):
+        assert own[0] in self.ranks
+        everyones[:] = type(everyones)("i", self.ranks)
+
+launched = int(os.environ["HORA_RANK"])
+half = process_set.ProcessSet(Communicator(2, 0) if launched % 2 == 0 else Communicator(1, 3))
+for _ in range(2):
+    session.init(process_sets=[half, process_set.ProcessSet([0, 1])])
+    known = session.engine().process_sets.ids()
+    say(launched, half.ranks, half.process_set_id, total(10 ** launched, process_set=half), sorted(known.values()))
+    session.shutdown()
+"""
+    every = [[0, 1], [0, 1, 2, 3], [0, 2], [1, 3]]
+    assert run(4, program, tmp_path) == [
+        said
+        for rank, half, number, total in (
+            (0, [0, 2], 1, 101.0), (1, [1, 3], 3, 1010.0), (2, [0, 2], 1, 101.0), (3, [1, 3], 3, 1010.0),
+        )
+        for said in [[rank, half, number, total, every]] * 2
+    ]  # fmt: skip
+
+
 def test_a_forked_child_is_not_a_worker(tmp_path: Path) -> None:
     program = """
 session.init()
@@ -117,6 +221,49 @@ say(session.rank())
         rows = json.loads((tmp_path / name).read_text())
         assert sum(row["name"] == "NEGOTIATE_ALLREDUCE" and row["ph"] == "B" for row in rows) == 1, name
         assert {row["name"] for row in rows if row["ph"] == "X"} == {"0", "1"}
+
+
+def test_a_disk_that_fills_up_under_a_timeline_costs_only_the_timeline(tmp_path: Path) -> None:
+    program = f"""
+import resource
+session.init()
+session.start_timeline({str(tmp_path / "t.json")!r})
+if session.rank() == 1:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+for i in range(50):
+    total(1)
+session.shutdown()
+say(session.is_initialized())
+"""
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + program)
+    done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _said(done.stdout) == [[False], [False]]
+    assert done.stderr.count("is no longer written: ") == 1 and "File too large" in done.stderr, done.stderr
+    for name in ("t.json", "t.rank1.json"):
+        assert json.loads((tmp_path / name).read_text())
+
+
+def test_whatever_the_monitor_raises_the_others_see_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    session.init()
+    done: list[str] = []
+    backend = session.engine().backend
+    for name in ("leave", "close"):
+        real = getattr(backend, name)
+        monkeypatch.setattr(backend, name, lambda real=real, name=name: (done.append(name), real()))
+
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    monitor = session._monitor
+    assert monitor is not None
+    monkeypatch.setattr(monitor, "record", lambda _: fail())
+    with pytest.raises(RuntimeError, match="planted"):
+        session.shutdown()
+    assert done == ["leave", "close"] and not session.is_initialized() and session._monitor is None
+    session.init()
+    session.shutdown()
 
 
 def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:

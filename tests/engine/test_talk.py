@@ -194,6 +194,16 @@ def test_the_end_of_the_hub_ends_every_wait(world: World) -> None:
         world.backends[0].wait(ticket)
 
 
+def test_what_is_too_large_to_be_announced_is_not_the_hubs_end(world: World) -> None:
+    ticket = world.allreduce(1, "other", np.ones(2))
+    with pytest.raises(HorovodInternalError, match=r"Submit of \d+ bytes") as caught:
+        world.backends[0].wait(world.allreduce(0, "x" * (17 << 20), np.ones(2)))
+    assert not isinstance(caught.value, PeerLostError)
+    with pytest.raises(PeerLostError, match=r"rank 0 .* could not say what it submitted") as lost:
+        world.backends[1].wait(ticket)
+    assert lost.value.rank == 0
+
+
 def test_join_and_averages(world: World) -> None:
     def body(rank: int) -> Any:
         array = np.full(2, rank + 1.0)
@@ -303,3 +313,11 @@ def test_stacks_and_verdicts_between_processes() -> None:
     assert (first["code"], second["code"]) == (0, 0), (first, second)
     assert (first["name"], first["missing"], first["in stack"]) == ("allreduce.lonely", [1], True)
     assert first["text"] == "StallError: too slow"
+
+
+def test_a_process_that_was_given_up_while_it_was_stopped_ends_when_it_goes_on() -> None:
+    first, second = run_crew("given_up", 2)
+    assert (first["code"], second["code"]) == (0, 0), (first, second)
+    assert first["text"].startswith("PeerLostError: rank 1 ")
+    assert second["text"].startswith("ShutDownError: 'allreduce.after' cannot be done: "), second
+    assert "has not answered for 600 s" in second["text"] or "generation 0" in second["text"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -51,6 +54,40 @@ def check_nesting(rows: list[dict[str, Any]]) -> dict[int, list[str]]:
         elif row["ph"] == "E":
             assert open_[row["pid"]].pop() == row["name"]
     return {pid: names for pid, names in open_.items() if names}
+
+
+class Disk(io.FileIO):
+    """A file on a disk with little room."""
+
+    room = 0
+
+    def write(self, data: Any) -> int:
+        left = self.room - self.tell()
+        if left <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(bytes(data)[:left])
+
+
+@pytest.mark.parametrize("room", range(400, 420))
+def test_a_full_disk_leaves_what_was_written_before(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "t.json"
+    timeline = make(path)
+    timeline._file.close()
+    timeline._file = Disk(path, "r+b")
+    timeline._file.room = room
+    with pytest.raises(OSError, match="No space left"):
+        for i in range(100):
+            timeline.write(life(request(f"allreduce.{i}"), 0, moves=True))
+    timeline.drop()
+    timeline.drop()
+    timeline.close()  # nothing more is written
+    assert path.stat().st_size <= room
+    assert json.loads(path.read_text())
+
+
+def test_a_disk_that_is_full_from_the_start_is_said() -> None:
+    with pytest.raises(EnvironmentUnfit, match="cannot write the timeline /dev/full: No space left on device"):
+        make(Path("/dev/full"))
 
 
 def test_events_have_horovods_names_and_nest(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-DTYPES = ("uint8", "int8", "int16", "int32", "float16", "bfloat16", "float32", "bool")
+DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "bfloat16", "float32", "bool")
 
 
 def array(rank: int, shape: tuple[int, ...] = (4, 3), dtype: str = "float32") -> Any:

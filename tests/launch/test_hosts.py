@@ -91,3 +91,20 @@ def test_reading(tmp_path: Path) -> None:
 def test_here() -> None:
     assert is_here("localhost") and is_here("127.0.0.1") and is_here(socket.gethostname())
     assert not is_here("10.0.0.9") and not is_here("node7")
+
+
+@pytest.mark.parametrize(
+    ("mine", "name", "here"),
+    [
+        ("node1.a", "node1.b", False),  # two clusters may number their nodes alike
+        ("node1.a", "node1.a", True),
+        ("node1.a", "NODE1.A", True),  # names of hosts have no case
+        ("node1.a", "node1", True),
+        ("node1", "node1.a", True),  # which domain it is in, it does not know
+        ("node1.a", "node1.a.example", False),
+        ("node1", "node11", False),
+    ],
+)
+def test_a_domain_that_is_named_counts(monkeypatch: pytest.MonkeyPatch, mine: str, name: str, here: bool) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: mine)
+    assert is_here(name) is here

@@ -58,3 +58,9 @@ def test_shares_hold_every_worker_once(hosts: list[Host], np: int) -> None:
     assert [share.host for share in parts] == [host.name for host in plan.hosts]
     assert len({share.cookie for share in parts}) == len(parts), "what one host leaves behind is not another's"
     assert all(task.environment["HORA_HOSTNAME"] == share.host for share in parts for task in share.tasks)
+
+
+def test_more_workers_than_can_share_a_host_are_refused() -> None:
+    assert make_plan([Host("h1", 256), Host("h2", 300)], 512).size == 512
+    with pytest.raises(UsageError, match=r"257 workers on h2.*at most 256"):
+        make_plan([Host("h1", 256), Host("h2", 300)], 513)

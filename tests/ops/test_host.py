@@ -58,7 +58,7 @@ def test_types(dtype: DType) -> None:
         pytest.param([1.0], "a list was given", id="list"),
         pytest.param(np.float32(1), "a float32 was given", id="scalar"),
         pytest.param(np.zeros(2, "complex64"), "array.view(array.real.dtype)", id="complex"),
-        pytest.param(np.zeros(2, "uint32"), "an array of uint32 was given", id="unsigned"),
+        pytest.param(np.zeros(2, "uint64"), "an array of uint64 was given", id="unsigned"),
         pytest.param(np.zeros(2, ">f4"), "newbyteorder", id="byte-order"),
         pytest.param(np.zeros(2, ml_dtypes.float8_e5m2), "Convert it to bfloat16", id="float8"),
         pytest.param(np.array(["a"]), "allgather_object", id="text"),
@@ -107,8 +107,32 @@ def test_shapes_that_make_no_sense(alone: Engine) -> None:
         host.allreduce([], SUM, "x", everyone)
     with pytest.raises(UsageError, match="allgather of a 0-d tensor"):
         host.allgather([np.array(1.0)], "x", everyone)
-    with pytest.raises(UsageError, match="rows have no elements"):
-        host.alltoall(np.zeros((2, 0)), None, "x", everyone)
+
+
+def test_rows_without_elements_are_exchanged(alone: Engine) -> None:
+    given = np.zeros((2, 0, 3), "int16")
+    array, rows = host.alltoall(given, None, "x", everyone).result()
+    assert (array.shape, array.dtype, rows) == ((2, 0, 3), given.dtype, (2,))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_unsigned_integers_keep_their_values(alone: Engine, dtype: str) -> None:
+    own = np.array([[np.iinfo(dtype).max], [1]], dtype)
+    place = np.empty_like(own)
+    (kept,) = host.allreduce([own], SUM, "x", everyone, into=[place]).result()
+    assert kept is place
+    for result in (
+        kept,
+        *host.allreduce([own, np.ones(2)], Reduction(ReduceOp.AVERAGE), "x", everyone, grouped=True).result()[:1],
+        *host.broadcast([own], 0, "x", everyone).result(),
+        host.allgather([own], "x", everyone).result()[0].array,
+        host.alltoall(own, None, "x", everyone).result().array,
+        *host.reducescatter([own], SUM, "x", everyone).result(),
+    ):
+        assert result.dtype == own.dtype
+        np.testing.assert_array_equal(result, own)
+    with pytest.raises(UsageError, match="one array of the same type and shape"):
+        host.allreduce([own], SUM, "x", everyone, into=[place.astype("int32")])
 
 
 def test_no_framework_is_imported() -> None:

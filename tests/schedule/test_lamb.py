@@ -81,3 +81,16 @@ def test_state_goes_through_a_checkpoint() -> None:
 def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="for LAMB must be"):
         LAMB([torch.nn.Parameter(torch.ones(1))], **wrong)  # type: ignore[arg-type]
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
+    moved, still, seldom = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3))
+    optimizer = LAMB([moved, still, seldom], lr=0.1)
+    gradients = [np.array([1.0, 2.0, 3.0]), np.array([3.0, 1.0, 2.0])]
+    for step, gradient in enumerate(gradients):
+        moved.grad = torch.from_numpy(gradient)
+        seldom.grad = torch.from_numpy(gradient) if step else None
+        optimizer.step()
+    assert still.tolist() == [1.0, 1.0, 1.0] and still not in optimizer.state
+    np.testing.assert_allclose(moved.detach().numpy(), reference(np.ones(3), gradients, 0.1, 0.0), rtol=1e-9)
+    np.testing.assert_allclose(seldom.detach().numpy(), reference(np.ones(3), gradients[1:], 0.1, 0.0), rtol=1e-9)

@@ -63,6 +63,22 @@ def test_horovods_callback(size: int) -> None:
     assert plan.lr_at_epoch(5) == pytest.approx(0.0125 * size)
 
 
+@pytest.mark.parametrize(("size", "accumulation"), [(1, 2), (4, 2), (2, 8)])
+def test_horovods_warm_up_counts_passes_that_are_accumulated_as_workers(size: int, accumulation: int) -> None:
+    """Its example warms up from the rate of one worker's one batch: lr = base * size * batches_per_allreduce."""
+    plan = Plan(
+        base_lr=0.0125, base_batch=32, batch=32, workers=size, accumulation=accumulation,
+        warmup=Warmup("horovod", 5), samples=32 * 100 * size * accumulation, epochs=90,
+    )  # fmt: skip
+    times = size * accumulation
+    for epoch in range(5):
+        for step in range(100):
+            position = epoch + (step + 1) / 100
+            expected = 0.0125 * (position * (times - 1) / 5 + 1)
+            assert plan.lr_at_epoch(epoch + step / 100) == pytest.approx(expected, rel=1e-12)
+    assert plan.lr_at_epoch(5) == pytest.approx(0.0125 * times)
+
+
 def test_the_courses_resnet_56() -> None:
     plan = Plan(
         base_lr=0.08, base_batch=128, batch=128, workers=16, warmup=Warmup("horovod", 20), samples=50_000, epochs=80,

@@ -67,7 +67,10 @@ def test_a_process_that_no_mpi_started_is_refused() -> None:
 JOB = """
 import json, os
 import numpy as np
+from mpi4py import MPI
 from hora.engine import session
+from hora.engine.process_set import ProcessSet
+from hora.ops.objects import allgather_object
 from hora.transport.base import Buffer, DType, Kind
 
 for _ in range(2):  # MPI outlives a generation
@@ -78,8 +81,13 @@ for _ in range(2):  # MPI outlives a generation
     running.wait(running.submit(Kind.ALLREDUCE, "x", [buffer], [buffer]))
     session.engine().barrier()
     transport, rank, enabled = running.transport, session.rank(), session.mpi_enabled()
+    odd = ProcessSet(MPI.COMM_WORLD.Split(session.rank() % 2, -session.rank())).ranks
+    objects = allgather_object({"rank": session.rank()})
     session.shutdown()
-os.write(1, json.dumps([rank, array[0], array[-1], transport, enabled]).encode() + b"\\n")
+session.init(comm=MPI.COMM_WORLD)
+size = session.size()
+session.shutdown()
+os.write(1, json.dumps([rank, array[0], array[-1], transport, enabled, odd, objects, size]).encode() + b"\\n")
 """
 
 
@@ -93,5 +101,6 @@ def test_a_whole_job_over_mpi(tmp_path: Path) -> None:
         env=clean_environment(HORA_TRANSPORT="mpi", OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     said = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    expected = [[rank, 6.0, 6.0, "mpi", True] for rank in range(3)]
+    objects, sets = [{"rank": rank} for rank in range(3)], [[0, 2], [1]]
+    expected = [[rank, 6.0, 6.0, "mpi", True, sets[rank % 2], objects, 3] for rank in range(3)]
     assert (done.returncode, said) == (0, expected), done.stdout + done.stderr

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.launch.jobs import run_hora
 
-from hora.transport.preload import preload
+from hora.transport.preload import LIBRARY, preload
 
 PROGRAM = """
-import os, sys
+import os, subprocess, sys
 import torch
 import hora.torch as hvd
 from hora.engine import session
 
+assert "_alloc.so" in os.environ["LD_PRELOAD"]
 hvd.init()
+assert "LD_PRELOAD" not in os.environ
+assert "_alloc.so" not in subprocess.run(["cat", "/proc/self/maps"], capture_output=True, text=True, check=True).stdout
 backend, n = session.current.backend, 1 << 18
 def shared(tensor):
     return backend.shares(tensor.data_ptr(), tensor.nbytes)
@@ -41,9 +47,11 @@ held = torch.ones(n)
 if (child := os.fork()) == 0:  # a data loader's worker must not take from the arena, nor give back
     fresh = torch.ones(n)
     fine = not shared(fresh) and (held == 1).all()
+    held += 1  # its own copy
     del held, fresh
     os._exit(0 if fine else 1)
 assert os.waitpid(child, 0)[1] == 0
+assert (held == 1).all()
 hvd.shutdown()
 assert (held == 1).all()  # outlives the generation
 del held
@@ -89,8 +97,30 @@ def test_gradients_can_be_born_in_shared_memory(tmp_path: Path, wanted: bool) ->
     script = tmp_path / "script.py"
     script.write_text(PROGRAM if wanted else "import os\nassert '_alloc' not in os.environ.get('LD_PRELOAD', '')")
     environment = {} if wanted else {"HORA_SHARED_GRADIENTS": "0"}
-    done = run_hora("run", "-np", "2", sys.executable, script, timeout_s=60, **environment)
+    through_a_shell = ["sh", "-c", '"$0" "$1"; exit $?', sys.executable, script]
+    done = run_hora("run", "-np", "2", *through_a_shell, timeout_s=60, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("library", ["", "libjemalloc.so.2", "libtcmalloc_minimal.so.4"])
+def test_a_program_with_an_allocator_of_its_own_keeps_it(tmp_path: Path, library: str) -> None:
+    """Malloc theirs and free libc's would end it. With libc's malloc an arena serves; a forked child shares nothing."""
+    if not LIBRARY.exists() or (compiler := shutil.which("cc")) is None:
+        pytest.skip("there is no C compiler, or the core was not built with one")
+    source, program = Path(__file__).with_name("alloc_driver.c"), tmp_path / "driver"
+    linked = ["-Wl,--no-as-needed", f"-l:{library}"] if library else []
+    built = subprocess.run(
+        [compiler, "-O1", "-Wall", "-Werror", "-fno-builtin", source, "-o", program, *linked, "-ldl"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if library and built.returncode and library in built.stderr:
+        pytest.skip(f"{library} is not installed")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run(
+        [program, "beside" if library else "alone"], env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_blocks_outlive_their_generation(tmp_path: Path) -> None:

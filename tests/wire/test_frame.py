@@ -254,3 +254,11 @@ def test_a_slow_peer_is_dated_and_a_fast_one_is_not() -> None:
     assert endpoint.partial_since == since  # dripping bytes does not buy time
     endpoint.close()
     b.close()
+
+
+def test_whoever_knows_the_secret_has_the_same_key_for_each_use() -> None:
+    hub, worker = introduced()
+    stranger, _ = introduced(b"t" * 32)
+    assert hub.key_for("generation 1") == worker.key_for("generation 1")
+    assert len({codec.key_for(use) for codec in (hub, stranger) for use in ("generation 1", "generation 2")}) == 4
+    assert SECRET not in hub.key_for("generation 1") and len(hub.key_for("generation 1")) == 32

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hora.config.settings import Settings
 from hora.wire import messages as m
-from hora.wire.frame import WireError
+from hora.wire.frame import WireError, WireTooLarge
 
 PEER = m.Peer(1, 3, 77, "host")
 EXAMPLES = [
@@ -29,7 +29,7 @@ EXAMPLES = [
     m.Again(1, (7, 8)),
     m.Join(1, True),
     m.JoinDone(1, 2),
-    m.Plan(1, (m.Batch((m.Op("x", (0, 1), 5), 9), (0,), 2, ((1, 2),)),), (m.Failure("x", (0,), "k", "t"),), (3,)),
+    m.Plan(1, (m.Batch((m.Op("x", 5), 9), (0, 1), (0,), 2, ((1, 2),)),), (m.Failure("x", (0,), "k", "t"),), (3,)),
     m.Plan(1, notices=(m.Caution("careful"),)),
     m.Verdict(1, "x", (0, 1), (1,), "stall", "text"),
     m.StackAsk(1, 5, 0),
@@ -37,7 +37,7 @@ EXAMPLES = [
     m.SnapshotAsk(1, 5),
     m.StateAsk(1, 5),
     m.StateReply(1, 5, True, (("x", (0, 1)),)),
-    m.SnapshotReply(1, 5, 9, (m.RankReport(0, 77, False, ()),), (m.PendingOp("x", (0, 1), {0: b"r"}, 0.5, (1,)),)),
+    m.SnapshotReply(1, 5, b"packed"),
     m.StoreSet(1, "key", b"value"),
     m.StoreGet(1, 5, "key"),
     m.StoreReply(1, 5, b"value"),
@@ -81,3 +81,33 @@ def test_wrong_types_are_refused() -> None:
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(WireError):
         m.decode(b"\x91" * 100_000)
+
+
+@given(
+    st.lists(st.binary(max_size=30), max_size=20),
+    st.lists(st.text(max_size=10), max_size=20),
+    st.lists(st.text(max_size=10), max_size=20),
+    st.integers(100, 400),
+)
+def test_what_does_not_fit_in_a_frame_is_told_in_parts(
+    requests: list[bytes], names: list[str], texts: list[str], limit: int
+) -> None:
+    submit = m.Submit(1, tuple(requests))
+    parts = [m.decode(part) for part in m.portions(submit, limit)]
+    assert [item for part in parts for item in part.items] == requests  # type: ignore[union-attr]
+    batches = tuple(m.Batch((m.Op(name, 7),), (0, 1)) for name in names)
+    plan = m.Plan(1, batches, tuple(m.Caution(text) for text in texts), (3, 4))
+    payloads = [*m.portions(plan, limit)]
+    assert all(len(payload) <= limit for payload in payloads)
+    plans = [m.decode(payload) for payload in payloads]
+    told = [(part.batches, part.notices, part.forget) for part in plans]  # type: ignore[union-attr]
+    for field, whole in enumerate((plan.batches, plan.notices, plan.forget)):
+        assert sum((part[field] for part in told), ()) == whole
+    kinds = [field for part in told for field in range(3) if part[field]]
+    assert kinds == sorted(kinds), "batches come before notices, and those before what is forgotten"
+
+
+@pytest.mark.parametrize("message", [m.Submit(1, (b"x" * 200,)), m.StoreReply(1, 1, b"x" * 200)])
+def test_what_has_no_parts_is_refused_with_its_size(message: m.Message) -> None:
+    with pytest.raises(WireTooLarge, match=f"a {type(message).__name__} of 2.. bytes .* a frame holds 100"):
+        list(m.portions(message, 100))

@@ -12,7 +12,20 @@ from torch import nn
 import hora.torch as hvd
 from hora.errors import UsageError
 from hora.workloads.options import Options
-from hora.workloads.workers import Workers
+from hora.workloads.workers import Workers, device_of_this_worker
+
+
+@pytest.mark.parametrize(("local_rank", "visible", "place"), [(1, 2, 1), (3, 1, 0), (5, 4, 1)])
+def test_gpus_are_shared_where_a_worker_sees_fewer_than_there_are_workers(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, place: int
+) -> None:
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(hvd, "local_rank", lambda: local_rank)
+    assert device_of_this_worker() == torch.device("cuda", place)
+    assert taken == [torch.device("cuda", place)]
 
 
 def network() -> nn.Sequential:

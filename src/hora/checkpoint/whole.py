@@ -7,16 +7,21 @@ no ordinary file, such as /dev/stdout or a pipe, is written itself, and a link s
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from hora.errors import UsageError
 
-__all__ = ["json_text", "replacing", "replacing_path", "write_json"]
+__all__ = ["from_json", "json_text", "replacing", "replacing_path", "write_json"]
+
+T = TypeVar("T")
+_ANY = msgspec.inspect.AnyType()
 
 
 @contextlib.contextmanager
@@ -71,6 +76,39 @@ def json_text(document: Any) -> bytes:
     b'{\\n "epochs": [\\n  1,\\n  2\\n ]\\n}\\n'
     """
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def from_json(data: bytes, kind: type[T]) -> T:
+    """What ``json_text`` made of a value of this kind. JSON has no nan and no infinity: both come back as nan.
+
+    What else is null and must not be has its default. Raises msgspec.DecodeError, or ValidationError, which is one.
+
+    >>> from_json(json_text({"a": [0.5, math.nan], "b": [math.inf]}), dict[str, list[float]])
+    {'a': [0.5, nan], 'b': [nan]}
+    """
+    return msgspec.convert(_with_nans(msgspec.json.decode(data), msgspec.inspect.type_info(kind)), kind, str_keys=True)
+
+
+def _with_nans(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """The value, with nan in the place of null where only a number can be."""
+    match kind:
+        case msgspec.inspect.FloatType() if value is None:
+            return math.nan
+        case msgspec.inspect.ListType(item_type=of) if isinstance(value, list):
+            return [_with_nans(each, of) for each in value]
+        case msgspec.inspect.DictType(value_type=of) if isinstance(value, dict):
+            return {name: _with_nans(each, of) for name, each in value.items()}
+        case msgspec.inspect.StructType(fields=fields) if isinstance(value, dict):
+            kinds = {field.encode_name: field.type for field in fields}
+            filled = {name: _with_nans(each, kinds.get(name, _ANY)) for name, each in value.items()}
+            return {name: each for name, each in filled.items() if each is not None or _may_be_null(kinds.get(name))}
+    return value
+
+
+def _may_be_null(kind: msgspec.inspect.Type | None) -> bool:
+    return isinstance(kind, msgspec.inspect.AnyType) or (
+        isinstance(kind, msgspec.inspect.UnionType) and kind.includes_none
+    )
 
 
 def write_json(path: Path, document: Any, flag: str) -> None:

@@ -172,9 +172,10 @@ def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | No
     import tempfile
 
     from hora.data.once import size_text
+    from hora.data.private import make_private
     from hora.data.stage import stage as bring
 
-    place = folder or Path(tempfile.gettempdir(), f"{getpass.getuser()}-staged")
+    place = folder or make_private(Path(tempfile.gettempdir(), f"{getpass.getuser()}-staged"))
     with _Console() as console:
         staged = bring(source, place, teller=console, wait_s=wait_s)
     what = f"{staged.files:,} files, {size_text(staged.nbytes)}"

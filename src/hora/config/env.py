@@ -25,6 +25,7 @@ __all__ = [
     "environ",
     "find",
     "flag",
+    "keep_from_children",
     "launcher_option",
     "launcher_process",
     "reference",
@@ -281,6 +282,23 @@ def take_secret() -> None:
     """Remove the job's secret from this process's environment, so that its children do not get it."""
     for prefix in PREFIXES:
         os.environ.pop(f"{prefix}SECRET", None)
+
+
+def keep_from_children(library: str) -> None:
+    """Take a preloaded library out of this process's environment: it is meant for a worker, not for what it starts.
+
+    >>> with during(LD_PRELOAD="/lib/a.so:/lib/hora.so"):
+    ...     keep_from_children("/lib/hora.so")
+    ...     environ()["LD_PRELOAD"]
+    '/lib/a.so'
+    """
+    names = re.split("[: ]+", os.environ.get("LD_PRELOAD", ""))
+    if library in names:
+        others = ":".join(name for name in names if name != library)
+        if others:
+            os.environ["LD_PRELOAD"] = others
+        else:
+            del os.environ["LD_PRELOAD"]
 
 
 def launcher_process(marker: str) -> str:

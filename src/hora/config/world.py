@@ -18,8 +18,9 @@ import msgspec
 from hora.config.env import Secret, find, flag, launcher_option, launcher_process
 from hora.errors import EnvironmentUnfit
 
-__all__ = ["Launcher", "Place", "World", "detect", "is_homogeneous", "places"]
+__all__ = ["MOST_ON_A_HOST", "Launcher", "Place", "World", "detect", "is_homogeneous", "places"]
 
+MOST_ON_A_HOST = 256  # workers that can share its memory (native/core.h)
 Launcher = Literal["hora", "slurm", "openmpi", "mpich", "torchrun", "alone"]
 
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,8 +86,8 @@ def turn(target: Path, *, wait_s: float = 3600.0, teller: Teller | None = None) 
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     end, waited, last = time.monotonic() + wait_s, False, ""
-    while (lock := _try(path, teller)) is None:
-        doing = _read(path)
+    while isinstance(lock := _try(path, teller), str):
+        doing = lock
         if not waited:
             teller.note(f"{target} is being made by another process; waiting for it.")
         waited = True
@@ -156,20 +157,30 @@ def _amount(number: int, unit: str) -> str:
     return size_text(number) if unit == "B" else f"{number:,} {unit}"
 
 
-def _try(path: Path, teller: Teller) -> int | None:
-    """The lock's descriptor, or None while another process has it."""
+def _try(path: Path, teller: Teller) -> int | str:
+    """The lock's descriptor, or what the process that has it says it does."""
     while True:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise EnvironmentUnfit(
+                    f"{path} is a link, which somebody else may have put there. Remove it."
+                ) from None
             raise EnvironmentUnfit(
                 f"{path.parent} cannot be written to: {error.strerror}. Choose another folder with --to."
             ) from None
+        about = os.fstat(lock)
+        # A name that others can guess: it must be nothing of theirs, or what is written into it would change that.
+        if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
+            os.close(lock)
+            raise EnvironmentUnfit(f"{path} is not a file of yours, but of user {about.st_uid}. Remove it.")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            said = os.pread(lock, 200, 0).decode(errors="replace").strip("\0 \n")
             os.close(lock)
-            return None
+            return said
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(lock)
@@ -182,10 +193,3 @@ def _try(path: Path, teller: Teller) -> int | None:
             if os.stat(path).st_ino == os.fstat(lock).st_ino:
                 return lock
         os.close(lock)  # it was let go, and removed, between our opening and our locking it
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip("\0 \n")
-    except OSError:
-        return ""

@@ -25,6 +25,7 @@ import msgspec
 
 from hora.checkpoint.whole import json_text
 from hora.data.once import Silent, Teller, Turn, size_text, turn, whole
+from hora.data.private import check_mine, check_place
 from hora.errors import BadData, EnvironmentUnfit, UsageError
 
 __all__ = ["NOTE", "Staged", "stage", "staged_name"]
@@ -52,7 +53,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str  # of the source, when it was brought
     files: int
     nbytes: int
-    holds: str  # names and sizes of what is here
+    holds: str  # names, sizes and times of what is here
     completed: float
 
 
@@ -60,6 +61,8 @@ class _File(NamedTuple):
     name: str
     nbytes: int
     mtime_ns: int
+    ctime_ns: int  # of the last change of any kind, which nobody can set
+    uid: int
 
 
 def stage(source: Path, to: Path, *, teller: Teller | None = None, wait_s: float = 3600.0) -> Staged:
@@ -75,7 +78,9 @@ def stage(source: Path, to: Path, *, teller: Teller | None = None, wait_s: float
     started, called = time.monotonic(), time.time()
     source, target = source.absolute(), to.absolute() / staged_name(source)
     _check(source, target)
+    check_place(target.parent)
     with turn(target, wait_s=wait_s, teller=teller or Silent()) as mine:
+        check_mine(target)
         note = _read_note(target)
         if note is None and target.exists():
             raise UsageError(
@@ -129,6 +134,7 @@ def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, min
         raise _no_room(source, target, needed, free)
     try:
         with whole(target) as part:
+            part.chmod(0o700)
             if source.is_dir():
                 _copy(source, part, files, mine)
             else:
@@ -204,7 +210,7 @@ def _source_files(source: Path) -> list[_File]:
             raise UsageError(f"{source} has no files to stage. Check the path.")
         return files
     state = source.stat()
-    return [_File(source.name, state.st_size, state.st_mtime_ns)]
+    return [_file(source.name, state)]
 
 
 def _walk(folder: Path, below: str = "", seen: frozenset[tuple[int, int]] = frozenset()) -> Iterator[_File]:
@@ -220,9 +226,13 @@ def _walk(folder: Path, below: str = "", seen: frozenset[tuple[int, int]] = froz
                     yield from _walk(folder, name, seen | {me})
                 elif name != NOTE:
                     state = entry.stat()
-                    yield _File(name, state.st_size, state.st_mtime_ns)
+                    yield _file(name, state)
             except FileNotFoundError:
                 raise UsageError(f"{folder / name} leads nowhere. Remove the link, or mend it.") from None
+
+
+def _file(name: str, state: os.stat_result) -> _File:
+    return _File(name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_uid)
 
 
 def _fingerprint(files: list[_File]) -> str:
@@ -230,7 +240,7 @@ def _fingerprint(files: list[_File]) -> str:
 
 
 def _holds(files: list[_File]) -> str:
-    return _digest(sorted(f"{file.nbytes} {file.name}" for file in files))
+    return _digest(sorted(f"{file.ctime_ns} {file.nbytes} {file.name}" for file in files))
 
 
 def _digest(lines: Iterable[str]) -> str:
@@ -238,7 +248,12 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _intact(target: Path, note: _Note) -> bool:
-    return _holds(list(_walk(target))) == note.holds
+    """Whether every file is as it was brought: this user's, and not changed since."""
+    try:
+        held = list(_walk(target))
+    except UsageError:  # a link that leads nowhere, or round: not what was brought
+        return False
+    return _holds(held) == note.holds and all(file.uid == os.geteuid() for file in held)
 
 
 def _read_note(target: Path) -> _Note | None:

@@ -16,7 +16,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hora.engine.backend import Pending
-from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, suspicious_lines
+from hora.engine.explain import (
+    compact_ranks,
+    explain_joined,
+    explain_mismatch,
+    explain_unfit,
+    suspicious_lines,
+)  # fmt: skip
 from hora.engine.request import Request
 from hora.transport.base import Kind, ReduceOp
 
@@ -253,7 +259,7 @@ class Agreement:
         if not entry.agreed and (text := explain_mismatch(requests)) is not None:
             return [self._fail(entry, "mismatch", text)]
         if len(contributors) < len(members) and requests[contributors[0]].kind not in (Kind.ALLREDUCE, Kind.BARRIER):
-            return [self._fail(entry, "joined", self._joined_text(entry, contributors))]
+            return [self._fail(entry, "joined", explain_joined(requests))]
         check = not entry.agreed or requests[contributors[0]].op is ReduceOp.ADASUM  # which depends on who has joined
         if check and (text := explain_unfit(requests, len(contributors))) is not None:
             return [self._fail(entry, "unfit", text)]
@@ -298,15 +304,6 @@ class Agreement:
             self._joined.pop(rank, None)
         text = f"join() cannot finish: {_have(self._gone)} shut down or died without joining."
         return Failed((JOIN, ()), "shutdown" if self._dead is None else "lost", text, ranks)
-
-    def _joined_text(self, entry: _Entry, contributors: tuple[int, ...]) -> str:
-        joined = [member for member in entry.key[1] if member not in contributors]
-        kind = entry.requests[contributors[0]].kind.name.lower()
-        return (
-            f"'{entry.key[0]}' cannot be done: {_have(joined)} joined and brought no data.\n"
-            f"An allreduce can go on with the ranks that are left, but a {kind} needs all members.\n"
-            f"Call {kind} before any rank calls join(), or use a process set of the ranks that still have data."
-        )
 
     # ---- remembering ----
 

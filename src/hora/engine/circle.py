@@ -13,8 +13,10 @@ import msgspec
 
 from hora.config.settings import Settings
 from hora.engine.agree import Agreement, Decision, Failed, Joined, Ready, Suspicious, received_bytes
+from hora.engine.backend import RankState, Snapshot
 from hora.engine.fuse import plan
 from hora.engine.request import Request
+from hora.engine.snapshot import pack
 from hora.transport.base import Kind
 from hora.wire.frame import WireError
 from hora.wire.messages import (
@@ -35,9 +37,8 @@ from hora.wire.messages import (
     Message,
     Op,
     Peer,
-    PendingOp,
     Plan,
-    RankReport,
+    Refused,
     SnapshotAsk,
     SnapshotReply,
     StackAsk,
@@ -51,17 +52,28 @@ from hora.wire.messages import (
     Verdict,
 )  # fmt: skip
 
-__all__ = ["Circle"]
+__all__ = ["Circle", "look_every_s"]
 
 _STORE_BYTES = 64 * 2**20
-_SNAPSHOT_S = 1.0  # a worker that does not say by then whether it is blocked counts as busy
+_WORDS_CHARACTERS = 8192
+_REQUESTS = 4096
+_SNAPSHOT_S = 1.0  # a worker that does not say by then whether it is blocked counts as silent
 
 
-class _Question:
-    """A snapshot being put together for ``asker``."""
+def look_every_s(size: int) -> float:
+    """How often a circle of ``size`` makes a snapshot at most: each costs all of them a message, and its hub as many.
 
-    def __init__(self, asker: int, ask_id: int, waiting: set[int], deadline: float) -> None:
-        self.asker, self.id, self.waiting, self.deadline = asker, ask_id, waiting, deadline
+    >>> look_every_s(4), look_every_s(512)
+    (0.1, 2.0)
+    """
+    return max(0.1, size / 256)
+
+
+class _Look:
+    """A snapshot being put together, for all who ask meanwhile."""
+
+    def __init__(self, look_id: int, waiting: set[int], deadline: float) -> None:
+        self.id, self.waiting, self.deadline = look_id, waiting, deadline
         self.replies: dict[int, StateReply] = {}
 
 
@@ -80,16 +92,23 @@ class Circle:
         self._agreement = Agreement(len(peers), cache_capacity=settings.cache_capacity, strict=settings.strict)
         self._decisions: list[Decision] = []
         self._words: dict[int, str] = {}
+        self._given_up: dict[int, str] = {}  # why
         self._store: dict[str, bytes] = {}
         self._store_waits: dict[str, list[tuple[int, int]]] = {}
         self._stack_asks: dict[int, tuple[int, int]] = {}  # our number -> (asker, its number)
-        self._questions: dict[int, _Question] = {}
+        self._askers: list[tuple[int, int]] = []  # of a snapshot: rank, its number
+        self._look: _Look | None = None
+        self._next_look = 0.0
+        self._requests: dict[bytes, Request] = {}  # so that what ranks say alike is one object
         self._next_id = 1
 
     # ---- input ----
 
     def receive(self, rank: int, message: AnyMessage, now: float) -> None:
         """A message from a member. Raises WireError if no well-behaved worker would send it."""
+        if rank not in self.present:
+            self._answer_the_gone(rank, message)
+            return
         match message:
             case Submit(items=items):
                 self._submit(rank, items, now)
@@ -107,18 +126,21 @@ class Circle:
             case StackAsk() | StackReply():
                 self._pass_on(rank, message)
             case SnapshotAsk(id=ask_id):
-                self._question(rank, ask_id, now)
-            case StateReply(id=question_id) if question_id in self._questions:
-                question = self._questions[question_id]
-                question.replies[rank] = message
-                question.waiting.discard(rank)
-                self._answer(question_id, now)
+                self._askers.append((rank, ask_id))
+                self._begin_look(now)
+            case StateReply(id=look_id) if self._look is not None and look_id == self._look.id:
+                self._look.replies[rank] = message
+                self._look.waiting.discard(rank)
+                self._end_look(now)
             case LastWords(text=text):
-                self._words[rank] = text
+                self._words[rank] = text[-_WORDS_CHARACTERS:]
             case Broken(status=status):
                 self._end(rank, status, self.present - {rank})
             case GivenUp(rank=silent, status=status):
-                self.died(silent, status)
+                if silent in self.present:
+                    self.died(silent, status)
+                    self._given_up[silent] = status
+                    self._tell((silent,), self._refusal(silent))  # it will read that when it goes on
             case Bye():
                 self._leave(rank)
             case Join() | StateReply():
@@ -134,6 +156,24 @@ class Circle:
         self._end(rank, status, self.present)
         self._forget_asker(rank)
 
+    def _answer_the_gone(self, rank: int, message: AnyMessage) -> None:
+        """One that has left, or was given up and runs again: it must not wait for what will not come."""
+        match message:
+            case Bye():
+                self._tell((rank,), Farewell(self.generation))
+            case Submit() | Join() | StoreGet() | SnapshotAsk() | StackAsk():
+                self._tell((rank,), self._refusal(rank))
+
+    def _refusal(self, rank: int) -> Refused:
+        if rank not in self._given_up:
+            return Refused(self.generation, "stale", f"rank {rank} has left this generation.")
+        text = (
+            f"the others have given rank {rank} up: {self._given_up[rank]}. They went on, or ended, without it.\n"
+            "It runs again, but this generation is over: end this process. Raise HORA_STALL_SHUTDOWN_TIME_SECONDS if "
+            "workers may be stopped for so long."
+        )
+        return Refused(self.generation, "stale", text)
+
     def _end(self, rank: int, status: str, audience: Iterable[int]) -> None:
         if self.dead is None:
             self.dead = Died(self.generation, rank, status, self._words.get(rank, ""))
@@ -143,13 +183,14 @@ class Circle:
     @property
     def timed(self) -> bool:
         """Whether ``tick`` may have something to do."""
-        return bool(self._questions)
+        return bool(self._askers)
 
     def tick(self, now: float) -> None:
         """Let time pass."""
-        for question_id in [i for i, question in self._questions.items() if now >= question.deadline]:
-            self._questions[question_id].waiting.clear()
-            self._answer(question_id, now)
+        if self._look is not None and now >= self._look.deadline:
+            self._look.waiting.clear()
+        self._end_look(now)
+        self._begin_look(now)
 
     def flush(self) -> None:
         """Turn decisions into plans."""
@@ -204,13 +245,22 @@ class Circle:
                 except KeyError:
                     unknown.append(item)
                 continue
+            request = self._decoded(rank, item)
+            self._decide(lambda: self._agreement.arrive(rank, request, now))  # noqa: B023
+        if unknown:
+            self._tell((rank,), Again(self.generation, tuple(unknown)))
+
+    def _decoded(self, rank: int, item: bytes) -> Request:
+        request = self._requests.get(item)
+        if request is None:
             try:
                 request = Request.decode(item)
             except msgspec.DecodeError as error:
                 raise WireError(f"rank {rank} submitted something that is no request: {error}") from error
-            self._decide(lambda: self._agreement.arrive(rank, request, now))  # noqa: B023
-        if unknown:
-            self._tell((rank,), Again(self.generation, tuple(unknown)))
+            if len(self._requests) >= _REQUESTS:
+                self._requests.clear()
+            self._requests[item] = request
+        return request
 
     def _decide(self, step: Callable[[], list[Decision]]) -> None:
         try:
@@ -221,15 +271,19 @@ class Circle:
     def _batch(self, operations: list[Ready]) -> Iterable[tuple[int, Batch]]:
         """The batch of these operations for each rank that takes part."""
         first = operations[0]
-        ops = tuple(r.id if r.known and r.id else Op(r.key[0], r.members, r.id) for r in operations)
+        ops = tuple(r.id if r.known and r.id else Op(r.key[0], r.id) for r in operations)
+        members = first.members if any(isinstance(op, Op) for op in ops) else ()  # a number says it all
         absent = first.contributors if first.contributors != first.members else ()
         request = first.request
         if request.kind is Kind.ALLTOALL:
             for rank in first.contributors:
-                yield rank, Batch(ops, absent, first.divisor, received_bytes(first.requests, first.members, rank))
+                yield (
+                    rank,
+                    Batch(ops, members, absent, first.divisor, received_bytes(first.requests, first.members, rank)),
+                )
             return
         received = received_bytes(first.requests, first.members, 0) if request.kind is Kind.ALLGATHER else ()
-        batch = Batch(ops, absent, first.divisor, received)
+        batch = Batch(ops, members, absent, first.divisor, received)
         for rank in first.contributors:
             yield rank, batch
 
@@ -261,36 +315,35 @@ class Circle:
         else:
             self._tell((rank,), StackReply(self.generation, message.id, f"rank {message.rank} is gone"))
 
-    def _question(self, rank: int, ask_id: int, now: float) -> None:
-        question_id, self._next_id = self._next_id, self._next_id + 1
-        self._questions[question_id] = _Question(rank, ask_id, set(self.present), now + _SNAPSHOT_S)
-        self._tell(self.present, StateAsk(self.generation, question_id))
+    def _begin_look(self, now: float) -> None:
+        """Ask everybody, if anybody wants to know, and nobody is being asked or was a moment ago."""
+        if self._look is None and self._askers and now >= self._next_look:
+            self._look = _Look(self._next_id, set(self.present), now + _SNAPSHOT_S)
+            self._next_id += 1
+            self._next_look = now + look_every_s(len(self.peers))
+            self._tell(self.present, StateAsk(self.generation, self._look.id))
 
-    def _answer(self, question_id: int, now: float) -> None:
-        question = self._questions[question_id]
-        if question.waiting & self.present:
+    def _end_look(self, now: float) -> None:
+        """Once all have answered that are still there, tell all who have asked."""
+        look = self._look
+        if look is None or look.waiting & self.present:
             return
-        del self._questions[question_id]
-        reports = []
+        states = []
         for peer in self.peers:
-            reply = question.replies.get(peer.rank)
+            reply = look.replies.get(peer.rank)
             blocked, waiting_on = (reply.blocked, reply.waiting_on) if reply is not None else (False, ())
             silent = reply is None and peer.rank in self.present
-            reports.append(RankReport(peer.rank, peer.pid, blocked, waiting_on, silent))
-        pending = tuple(
-            PendingOp(p.name, p.members, {r: q.encode() for r, q in p.requests.items()}, p.age_s, p.missing)
-            for p in self._agreement.pending(now)
-        )
-        self._tell(
-            (question.asker,),
-            SnapshotReply(self.generation, question.id, self._agreement.progress, tuple(reports), pending),
-        )
+            states.append(RankState(peer.rank, peer.pid, blocked, waiting_on, silent))
+        snapshot = pack(Snapshot(self._agreement.progress, tuple(states), self._agreement.pending(now)))
+        for rank, ask_id in self._askers:
+            self._tell((rank,), SnapshotReply(self.generation, ask_id, snapshot))
+        self._look, self._askers = None, []
 
     def _forget_asker(self, rank: int) -> None:
         for waits in self._store_waits.values():
             waits[:] = [wait for wait in waits if wait[0] != rank]
         self._stack_asks = {i: ask for i, ask in self._stack_asks.items() if ask[0] != rank}
-        self._questions = {i: question for i, question in self._questions.items() if question.asker != rank}
+        self._askers = [ask for ask in self._askers if ask[0] != rank]
 
     def _tell(self, ranks: Iterable[int], message: Message) -> None:
         if audience := tuple(ranks):

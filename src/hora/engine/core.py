@@ -6,6 +6,8 @@ the backend's.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -35,11 +37,22 @@ _PREFIX = {kind: kind.name.lower() for kind in Kind}
 
 
 class Engine:
-    """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation."""
+    """One generation of Hora in this process. ``rank`` and ``size`` are those of the generation.
+
+    ``key`` is what its ranks, and nobody else, know: what comes back from a collective is as the network left it.
+    """
 
     def __init__(
-        self, world: World, settings: Settings, rank: int, transport: str, peers: Sequence[Peer], backend: Backend
+        self,
+        world: World,
+        settings: Settings,
+        rank: int,
+        transport: str,
+        peers: Sequence[Peer],
+        backend: Backend,
+        key: bytes,
     ) -> None:
+        self.key = key
         self.world, self.settings, self.rank, self.transport, self.backend = world, settings, rank, transport, backend
         self.peers, self.size = tuple(peers), len(peers)
         self.everyone = tuple(range(self.size))
@@ -149,6 +162,15 @@ class Engine:
         """A barrier of all ranks that is told apart from others by its name."""
         self.wait(self.submit(Kind.BARRIER, name, (), ()))
 
+    def exchange(self, name: str, data: bytes) -> list[bytes]:
+        """What every rank gave, in rank order."""
+        block = ctypes.create_string_buffer(data, len(data))
+        buffer = Buffer(ctypes.addressof(block), DType.UINT8, (len(data),), block)
+        outcome = self.wait(self.submit(Kind.ALLGATHER, name, (buffer,), ()))
+        ends = list(itertools.accumulate(outcome.received[0]))
+        together = bytes(memoryview(outcome.memory[0]))
+        return [together[end - n : end] for n, end in zip(outcome.received[0], ends, strict=True)]
+
     def join(self, average_active: bool = False) -> int:
         """Say that this rank has no more data; returns the last rank to say so, once all have."""
         last = self.backend.join(average_active or self.settings.join_average == "active")
@@ -157,10 +179,14 @@ class Engine:
 
     def close(self) -> None:
         """Leave in good order and free everything."""
-        self.process_sets.close()
-        self.repeated.clear()
-        self.backend.leave()
-        self.backend.close()
+        try:
+            self.process_sets.close()
+            self.repeated.clear()
+        finally:
+            try:
+                self.backend.leave()
+            finally:
+                self.backend.close()
 
 
 _traced = threading.local()

@@ -13,7 +13,7 @@ from hora.errors import PeerLostError
 from hora.transport.base import DType, Kind, ReduceOp
 from hora.wire.messages import Peer
 
-__all__ = ["compact_ranks", "explain_mismatch", "explain_unfit", "lost", "suspicious_lines"]
+__all__ = ["compact_ranks", "explain_joined", "explain_mismatch", "explain_unfit", "lost", "suspicious_lines"]
 
 _MAX_ROWS = 16
 _FREE_ROWS = (Kind.ALLGATHER, Kind.ALLTOALL)
@@ -47,6 +47,8 @@ def explain_mismatch(requests: Mapping[int, Request]) -> str | None:
     Nothing was computed and only this operation failed, with this message on every rank that submitted it.
     Make the calls agree, or give different operations different names.
     """
+    if len(set(map(id, requests.values()))) == 1:  # as mostly, where hundreds of ranks say the same
+        return None
     for what, value in _CHECKS:
         values = {rank: value(request) for rank, request in sorted(requests.items())}
         if len(set(values.values())) > 1:
@@ -75,8 +77,7 @@ def explain_unfit(requests: Mapping[int, Request], contributors: int) -> str | N
 
     kind = first.kind.name.lower()
     if first.kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER) and any(not s.shape for s in first.segments):
-        article = "an" if kind.startswith("a") else "a"
-        reason = f"{article} {kind} needs tensors of at least one dimension"
+        reason = f"{_article(kind)} needs tensors of at least one dimension"
         return refuse(reason, _shapes, "Reshape the tensor with reshape(1) before the call.")
     if first.kind is Kind.REDUCESCATTER and first.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         return refuse("a reducescatter can only sum or average", _op, "Use op=hora.Sum or op=hora.Average.")
@@ -90,6 +91,26 @@ def explain_unfit(requests: Mapping[int, Request], contributors: int) -> str | N
         reason = "the splits do not fit: one number of rows for each member, none negative, together at most all rows"
         return refuse(reason, lambda r: f"{_shapes(r)} splits {_or_none(r.splits)}", "Correct splits= on those ranks.")
     return None
+
+
+def explain_joined(requests: Mapping[int, Request]) -> str:
+    """Why what these ranks ask for cannot be done without the members that are missing, which have all joined.
+
+    >>> request = Request(Kind.BROADCAST, "broadcast.x", (), (0, 1, 2), line="train.py:7")
+    >>> print(explain_joined({0: request, 2: request}))
+    'broadcast.x' cannot be done: rank 1 has joined and brings no data.
+    An allreduce or a barrier goes on with the ranks that are left, but a broadcast needs all members.
+    Call broadcast before any rank calls join(), or use a process set of the ranks that still have data.
+    """
+    first = requests[min(requests)]
+    joined = [member for member in first.members if member not in requests]
+    kind = first.kind.name.lower()
+    have, bring = ("has", "brings") if len(joined) == 1 else ("have", "bring")
+    return (
+        f"'{first.name}' cannot be done: {compact_ranks(joined)} {have} joined and {bring} no data.\n"
+        f"An allreduce or a barrier goes on with the ranks that are left, but {_article(kind)} needs all members.\n"
+        f"Call {kind} before any rank calls join(), or use a process set of the ranks that still have data."
+    )
 
 
 def suspicious_lines(requests: Mapping[int, Request]) -> str | None:
@@ -115,6 +136,10 @@ follow.
         "that follow.\n"
         "Give both calls the same name= if they belong together; with HORA_STRICT=1 this is an error."
     )
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind.startswith('a') else 'a'} {kind}"
 
 
 def compact_ranks(ranks: Iterable[int]) -> str:

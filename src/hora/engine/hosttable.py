@@ -17,15 +17,16 @@ import msgspec
 from hora.config.settings import Settings
 from hora.engine.request import Request, Segment
 from hora.engine.table import Immediate, TableBackend, TableTicket
-from hora.errors import EnvironmentUnfit, HorovodInternalError
+from hora.errors import EnvironmentUnfit, HoraError, HorovodInternalError
 from hora.transport import shm
 from hora.transport.base import Buffer, DType, KeyValue, Kind, ReduceOp
 from hora.wire.messages import Peer
 
-__all__ = ["INLINE_BYTES", "HostTable", "Task", "open_segment", "show_segment"]
+__all__ = ["INLINE_BYTES", "HostTable", "Task", "make_segment", "open_segment", "refusal", "show_segment"]
 
 INLINE_BYTES = 8192  # native/core.h: what travels with an arrival, so that it takes one call and no waiting for data
 _CACHED = 1024
+_NONE = b"none: "
 
 
 class Task(NamedTuple):
@@ -61,8 +62,10 @@ class HostTable:
         self._requests: dict[Task, Request] = {}
         self._immediate: dict[Task, Immediate] = {}
         if len(peers) > 1 and self._place == 0:
-            self._segment = shm.create_segment(len(peers), generation, settings)
-            store.set(self._key, show_segment(self._segment))
+            self._segment, shown = make_segment(len(peers), generation, settings)
+            store.set(self._key, shown)
+            if self._segment is None:
+                raise EnvironmentUnfit(refusal(shown))
 
     def submit(self, task: Task, source: Buffer, target: Buffer) -> TableTicket:
         return self._open().submit(self._request(task), [source], [target])
@@ -142,6 +145,24 @@ class HostTable:
         return known
 
 
+def make_segment(size: int, generation: int, settings: Settings) -> tuple[shm.Segment | None, bytes]:
+    """Memory for the workers of this host, and what to tell them of it: if there is none, why."""
+    try:
+        segment = shm.create_segment(size, generation, settings)
+    except (OSError, HoraError) as error:
+        return None, _NONE + str(error).encode()
+    return segment, show_segment(segment)
+
+
+def refusal(where: bytes | None) -> str:
+    """Why there is no memory, if that is what was told.
+
+    >>> refusal(b"42 7"), refusal(b"none: File too large")
+    ('', 'File too large')
+    """
+    return where.removeprefix(_NONE).decode() if where is not None and where.startswith(_NONE) else ""
+
+
 def show_segment(segment: shm.Segment) -> bytes:
     """Where others of this host find it, as long as it is open here; for ``open_segment``."""
     return f"{os.getpid()} {segment.fd}".encode()
@@ -151,6 +172,8 @@ def open_segment(where: bytes | None, maker: Peer) -> int:
     """A descriptor of the memory that another worker of this host has made."""
     if where is None:
         raise HorovodInternalError(f"{maker} did not share its memory in time")
+    if reason := refusal(where):
+        raise EnvironmentUnfit(f"the workers of {maker.host} cannot share memory: {reason}")
     pid, fd = where.decode().split()
     try:
         return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)

@@ -3,7 +3,8 @@
 It runs in a thread of the launcher (``hora run``) or, where something else launched the workers, of the lowest rank.
 ``engine.rendezvous`` says when a generation is complete, ``engine.circle`` coordinates it; the hub carries their
 messages, hands out shared memory, and notices deaths: a connection that drops, a process that ends, or what the
-launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped.
+launcher reports. Whatever a worker sends, the worst that happens is that this worker is dropped; what goes wrong in a
+generation, or is too large to be said, ends that generation with a sentence to its workers, and never the hub.
 
 Workers come by an inherited connection, a Unix socket, or TCP. Over the first two, which only this user's processes can
 hold, the hub gives them the job's secret; over TCP it never does: who comes there has to prove that it knows it.
@@ -12,6 +13,7 @@ hold, the hub gives them the job's secret; over TCP it never does: who comes the
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import queue
@@ -20,12 +22,11 @@ import selectors
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hora.config.settings import Settings
+from hora.engine.choice import SharedSegment, choose, make_segment
 from hora.engine.circle import Circle
 from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
 from hora.wire import messages as m
@@ -41,18 +42,9 @@ _FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from a
 _HANDSHAKE_S = 10.0
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
+_REASON_CHARACTERS = 4096
 _TICK_S = 0.05
 _IDLE_S = 1.0
-
-
-class _Segment(Protocol):
-    """What the hub needs of a shared-memory segment (``transport.shm``)."""
-
-    fd: int
-
-    def mark_dead(self, rank: int, status: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Door(NamedTuple):
@@ -89,7 +81,7 @@ class Hub:
         self._strangers: set[_Guest] = set()  # connected, but no Hello yet
         self._rendezvous = Rendezvous(size)
         self._circles: dict[Circle, dict[int, _Guest]] = {}
-        self._segments: dict[Circle, _Segment] = {}
+        self._segments: dict[Circle, SharedSegment] = {}
         self._fading: dict[int, _Guest] = {}  # connection gone, fate not yet known
         self._statuses: dict[int, str] = {}
         self._doors: list[_Door] = []
@@ -100,6 +92,7 @@ class Hub:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
         self._stopping = False
+        self._complaints: set[str] = set()
         self._idle = threading.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name="hora-hub", daemon=True)
@@ -160,18 +153,47 @@ class Hub:
         try:
             while not self._stopping:
                 for key, events in self._selector.select(_TICK_S if self._timed() else _IDLE_S):
-                    key.data(events)
+                    self._guarded(lambda: key.data(events))  # noqa: B023 (called at once)
                 while not self._posted.empty():
-                    self._posted.get()()
+                    self._guarded(self._posted.get())
                 now = time.monotonic()
                 if now >= next_tick:
-                    self._tick(now)
+                    self._guarded(lambda: self._tick(now))  # noqa: B023
                     next_tick = now + _TICK_S
-                self._deliver()
+                for circle in [*self._circles]:
+                    self._guarded(lambda: self._deliver(circle), circle)  # noqa: B023
         except Exception:
             _log.exception("the hub stopped on an error of its own")
         finally:
             self._shut()
+
+    def _guarded(self, call: Callable[[], None], circle: Circle | None = None) -> None:
+        """Whatever goes wrong in ``call`` is told, and ends the circle that it is about, but not the hub."""
+        try:
+            call()
+        except Exception as error:
+            if not isinstance(error, WireError) and repr(error) not in self._complaints:  # once, not at every turn
+                self._complaints.add(repr(error))
+                _log.exception("the hub met an error of its own and goes on")
+            if circle is not None:
+                self._give_up(circle, str(error) if isinstance(error, WireError) else f"an error of Hora's: {error!r}")
+
+    def _give_up(self, circle: Circle, reason: str) -> None:
+        """A generation that cannot be coordinated any more is over; its workers are told why."""
+        text = f"the hub can no longer coordinate this generation: {reason}"
+        for guest in self._circles[circle].values():
+            if guest.circle is circle:
+                self._send(guest, m.encode(m.Refused(circle.generation, "unfit", text[:_REASON_CHARACTERS])))
+        self._end_circle(circle)
+
+    def _end_circle(self, circle: Circle) -> None:
+        for guest in self._circles.pop(circle).values():
+            if guest.circle is circle:  # was left behind: what it still says is answered as stale
+                guest.circle = None
+        if (segment := self._segments.pop(circle, None)) is not None:
+            segment.close()
+        if not self._circles:
+            self._idle.set()
 
     def _timed(self) -> bool:
         """Whether anything is under way that time may end soon."""
@@ -195,26 +217,22 @@ class Hub:
             if guest.lost_at is not None and now - guest.lost_at > (_FAR_STATUS_WAIT_S if far else _STATUS_WAIT_S):
                 self._bury(rank, f"its connection{far} closed: killed, or it ended without hora.shutdown()")
         for circle in [*self._circles]:
-            circle.tick(now)
+            self._guarded(lambda: circle.tick(now), circle)  # noqa: B023
 
-    def _deliver(self) -> None:
-        for circle in [*self._circles]:
-            circle.flush()
-            outbox, circle.outbox = circle.outbox, []
-            for ranks, message in outbox:
-                payload = m.encode(message)
-                for rank in ranks:
-                    guest = self._circles[circle].get(rank)
-                    if guest is not None and guest.circle is circle:
+    def _deliver(self, circle: Circle) -> None:
+        circle.flush()
+        outbox, circle.outbox = circle.outbox, []
+        for ranks, message in outbox:
+            payloads = [*m.portions(message)]
+            for rank in ranks:
+                guest = self._circles[circle].get(rank)
+                if guest is not None and guest.circle is circle:
+                    for payload in payloads:
                         self._send(guest, payload)
-                        if isinstance(message, m.Farewell):
-                            guest.circle = None
-            if not circle.present or all(g.circle is not circle for g in self._circles[circle].values()):
-                del self._circles[circle]
-                if (segment := self._segments.pop(circle, None)) is not None:
-                    segment.close()
-                if not self._circles:
-                    self._idle.set()
+                    if isinstance(message, m.Farewell):
+                        guest.circle = None
+        if not circle.present or all(g.circle is not circle for g in self._circles[circle].values()):
+            self._end_circle(circle)
 
     # ---- connections ----
 
@@ -223,13 +241,25 @@ class Hub:
         self._selector.register(door.listener, selectors.EVENT_READ, lambda _: self._accept(door.listener))
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        try:
             sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
+                time.sleep(_TICK_S)  # it will be tried again at once, and others have to give something back first
+            return
+        with contextlib.suppress(OSError):
             mine = sock.family != socket.AF_UNIX or peer_of(sock)[1] == os.getuid()
-            if not mine or len(self._strangers) > 2 * self._size + 16:
-                sock.close()
-            else:
+            if mine and (len(self._strangers) < 2 * self._size + 16 or self._make_room()):
                 self._admit(sock, None, inherited=False)
+                return
+        sock.close()
+
+    def _make_room(self) -> bool:
+        """Hang up on whoever has waited longest to be told apart from a stranger; False if there is none."""
+        unproven = [guest for guest in self._strangers if not guest.endpoint.proven]
+        if unproven:
+            self._drop(min(unproven, key=lambda guest: guest.since), "did not authenticate before others came")
+        return bool(unproven)
 
     def _shut_doors(self, came: int | None) -> None:
         """Those that wait for no more than ``came``; None: all."""
@@ -238,7 +268,8 @@ class Hub:
             self._selector.unregister(door.listener)
             door.listener.close()
             if door.path is not None:
-                door.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # its directory may have become another's
+                    door.path.unlink()
 
     def _admit(self, sock: socket.socket, rank: int | None, inherited: bool) -> None:
         theirs = ours = ""
@@ -276,8 +307,13 @@ class Hub:
             self._push(guest)
 
     def _send(self, guest: _Guest, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        if guest.lost_at is None:
+        if guest.lost_at is not None:
+            return
+        try:
             guest.endpoint.queue(payload, descriptors)
+        except WireError as error:
+            self._drop(guest, str(error))
+        else:
             self._push(guest)
 
     def _push(self, guest: _Guest) -> None:
@@ -400,15 +436,15 @@ class Hub:
         generation, settings = hellos[0].generation, hellos[0].settings
         addresses = self._addresses(hellos)
         peers = tuple(m.Peer(i, h.rank, h.pid, h.host, addresses.get(h.rank, "")) for i, h in enumerate(hellos))
-        transport, failure = _choose(hellos)
-        segment: _Segment | None = None
+        transport, failure = choose(hellos)
+        segment: SharedSegment | None = None
         near = not any(self._guests[h.rank].theirs for h in hellos if h.rank in self._guests)
         if transport == "shm" and near:  # over TCP no memory can be handed out
-            segment, failure = _make_segment(len(peers), generation, settings)
+            segment, failure = make_segment(len(peers), generation, settings)
             transport = "shm" if segment is not None else "gloo"
         guests = {peer.rank: self._guests[peer.launched_rank] for peer in peers if peer.launched_rank in self._guests}
         if transport != "shm" and settings.transport == "shm":
-            text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}. Use transport 'auto'."
+            text = f"shared memory was asked for (transport 'shm') but cannot be had: {failure}\nUse transport 'auto'."
             for guest in guests.values():
                 self._send(guest, m.encode(m.Refused(generation, "unfit", text)))
             return
@@ -420,7 +456,7 @@ class Hub:
         for rank, guest in guests.items():
             guest.circle, guest.circle_rank = circle, rank
         for rank, guest in guests.items():
-            welcome: m.Message = m.Welcome(generation, rank, peers, transport, settings, segment is not None)
+            welcome = m.Welcome(generation, rank, peers, transport, settings, segment is not None, failure)
             self._send(guest, m.encode(welcome), () if segment is None else (segment.fd,))
 
     def _addresses(self, hellos: Sequence[m.Hello]) -> dict[int, str]:
@@ -450,32 +486,3 @@ class Hub:
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
-
-
-def _choose(hellos: Sequence[m.Hello]) -> tuple[str, str]:
-    """The transport of a generation of these, as far as where they are decides it; and why not shared memory."""
-    settings, hosts = hellos[0].settings, Counter(hello.host for hello in hellos)
-    several = "the workers are on several hosts"
-    between = "mpi" if settings.transport == "mpi" else "gloo"
-    if len(hosts) == 1:
-        if settings.transport in ("gloo", "mpi"):
-            return between, ""
-        lacking = [hello.rank for hello in hellos if not hello.core]
-        return ("gloo", f"rank {lacking[0]} lacks Hora's C core") if lacking else ("shm", "")
-    shared = settings.hierarchical and max(hosts.values()) > 1 and all(hello.core for hello in hellos)
-    return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
-
-
-def _make_segment(size: int, generation: int, settings: Settings) -> tuple[_Segment | None, str]:
-    """A segment of shared memory, or why there is none."""
-    try:
-        from hora.transport import shm
-    except ImportError as error:
-        return None, str(error)
-    if not shm.available():
-        return None, "Hora's C core is not built here"
-    try:
-        return shm.create_segment(size, generation, settings), ""
-    except OSError as error:
-        _log.warning("shared memory cannot be had (%s): falling back to gloo, which is slower", error)
-        return None, str(error)

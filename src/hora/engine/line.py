@@ -32,7 +32,7 @@ from hora.wire.messages import (
     StoreSet,
     Welcome,
     decode,
-    encode,
+    portions,
 )
 
 __all__ = ["Greeting", "Line", "python_stacks"]
@@ -82,11 +82,16 @@ class Line:
         self._thread = threading.Thread(target=self._listen, name="hora-line", daemon=True)
         self._thread.start()
 
+    def key_for(self, use: str) -> bytes:
+        """A key that only the workers of this job have; another for every use."""
+        return self._channel.key_for(use)
+
     def send(self, message: Message) -> None:
         """Raises WireError if the hub is gone or does not read."""
         if self.lost:
             raise WireClosed(self.lost)
-        self._channel.send(encode(message), timeout_s=_SEND_S)
+        for payload in portions(message):
+            self._channel.send(payload, timeout_s=_SEND_S)
 
     def greet(self, hello: Hello, timeout_s: float) -> Greeting | None:
         """Say Hello and wait for the answer; None if there was none in time."""
@@ -127,9 +132,10 @@ class Line:
             return answer.text
         return f"rank {rank} did not answer within {timeout_s:g} s: it is stopped, or busy outside Python"
 
-    def snapshot(self, generation: int, timeout_s: float) -> SnapshotReply | None:
+    def snapshot(self, generation: int, timeout_s: float) -> bytes | None:
+        """What ``engine.snapshot`` packed; None if it does not come in time."""
         answer = self._ask(lambda ask_id: SnapshotAsk(generation, ask_id), timeout_s)
-        return answer if isinstance(answer, SnapshotReply) else None
+        return answer.snapshot if isinstance(answer, SnapshotReply) else None
 
     def store_set(self, generation: int, key: str, value: bytes) -> None:
         self.send(StoreSet(generation, key, value))

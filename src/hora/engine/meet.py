@@ -53,6 +53,7 @@ class Meeting(NamedTuple):
     Ranks count inside the generation (``peers[r].launched_rank`` is the launcher's number); ``settings`` are those of
     rank 0, which rule. ``segment_fd`` is an open descriptor that the caller owns, -1 if none came: only shared memory
     has one, and only if the hub is on this host.
+    ``unshared`` says why it is not shared memory, if somebody might have expected that.
     ``hub_rank`` is the rank whose process runs the hub, -1 if the launcher does: if the channel is lost, that one died.
     """
 
@@ -64,6 +65,7 @@ class Meeting(NamedTuple):
     channel: Line
     segment_fd: int
     hub_rank: int
+    unshared: str = ""
 
     @property
     def size(self) -> int:
@@ -98,6 +100,7 @@ def meet(world: World, settings: Settings, members: tuple[int, ...], generation:
         channel=line,
         segment_fd=greeting.descriptor,
         hub_rank=-1 if _given(world) else 0,
+        unshared=message.unshared,
     )
 
 

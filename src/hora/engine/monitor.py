@@ -1,7 +1,8 @@
 """The monitor: one quiet thread that watches while the others work.
 
-It looks four times a second: for deadlocks and stalls while something of this rank is in flight, and for timeline
-events to write. It never touches data, so what it watches cannot make it hang.
+It looks four times a second for deadlocks and stalls while something of this rank is in flight, and twenty times for
+timeline events to write, if there is a timeline. It never touches data, so what it watches cannot make it hang; and a
+timeline that cannot be written, because a disk is full, is dropped and does not keep it from watching.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = ["Monitor"]
 
 _log = logging.getLogger("hora")
 _EVERY_S = 0.25
+_WRITE_EVERY_S = 0.05  # there are scripts that read their timeline a tenth of a second later
 _PATIENCE_S = 0.3  # an operation that is done within this is not looked at
 
 
@@ -29,7 +31,7 @@ class Monitor:
     def __init__(self, rank: int, size: int, backend: Backend, settings: Settings) -> None:
         self._backend, self._settings, self._size = backend, settings, size
         self._stall = StallWatch(rank, settings)
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._timeline: Timeline | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="hora-monitor", daemon=True)
@@ -38,27 +40,52 @@ class Monitor:
     def record(self, timeline: Timeline | None) -> None:
         """Write events to this timeline from now on, or to none; the one before is completed first."""
         with self._lock:
-            if self._timeline is not None:
-                self._timeline.write(self._backend.events())
-                self._timeline.close()
+            self._write(last=True)
             self._backend.trace(timeline is not None)
             self._timeline = timeline
+        self._wake.set()
+
+    def _write(self, *, last: bool = False) -> None:
+        """What happened since; the caller has the lock."""
+        timeline = self._timeline
+        if timeline is None:
+            return
+        events = self._backend.events()
+        try:
+            timeline.write(events)
+            if last:
+                timeline.close()
+        except Exception as error:
+            self._timeline = None
+            timeline.drop()
+            self._backend.trace(False)
+            _log.warning(
+                "the timeline %s is no longer written: %s. What was written before stays; nothing else is lost.",
+                timeline.path, error,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Stop watching. Safe to call twice."""
         self._stop.set()
+        self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
         self.record(None)
 
     def _run(self) -> None:
-        busy_since = 0.0
-        while not self._stop.wait(_EVERY_S):
+        busy_since, look_at = 0.0, 0.0
+        while True:
+            self._wake.wait(_WRITE_EVERY_S if self._timeline is not None else _EVERY_S)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
             try:
                 with self._lock:
-                    if self._timeline is not None:
-                        self._timeline.write(self._backend.events())
+                    self._write()
                 now = time.monotonic()
+                if now < look_at:
+                    continue
+                look_at = now + _EVERY_S
                 busy_since = (busy_since or now) if self._size > 1 and self._backend.waiting() else 0.0
                 if busy_since and now - busy_since >= _PATIENCE_S:
                     self._look()

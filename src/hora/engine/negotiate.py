@@ -227,7 +227,7 @@ class Negotiator:
             if isinstance(op, int):
                 key = self._keys[op]
             else:
-                key = (op.name, op.members)
+                key = (op.name, batch.members)
                 if op.id:
                     self._learn(key, op.id)
             tickets.append(self._tickets[key])

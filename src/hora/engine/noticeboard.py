@@ -42,7 +42,9 @@ class Notice(msgspec.Struct, frozen=True, array_like=True):
         """What is there; None if that is nothing, or nothing of this user's."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             os.listdir(path.parent)  # a file server's client may remember that the file was not there
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            with open(
+                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+            ) as file:  # nobody's pipe holds us up
                 about = os.fstat(file.fileno())
                 if about.st_uid == os.getuid() and not about.st_mode & 0o077:
                     return msgspec.json.decode(file.read(), type=Notice)

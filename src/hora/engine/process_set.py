@@ -6,15 +6,17 @@ sets is two operations.
 
 from __future__ import annotations
 
+import array
+import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hora.errors import NotInitializedError, UsageError
 
 if TYPE_CHECKING:
     from hora.engine.core import Engine
 
-__all__ = ["ProcessSet", "ProcessSets", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = ["ProcessSet", "ProcessSets", "add_process_set", "gather_ranks", "global_process_set", "remove_process_set"]
 
 
 class ProcessSet:
@@ -30,13 +32,18 @@ class ProcessSet:
     process_set_id: int | None = None
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
-        if hasattr(ranks_or_comm, "Get_group"):  # an mpi4py communicator
-            ranks_or_comm = _ranks_of_communicator(ranks_or_comm)
-        ranks = list(ranks_or_comm)
+        # An mpi4py communicator: its members' ranks are not known before Hora is initialised.
+        self._communicator: Any = ranks_or_comm if hasattr(ranks_or_comm, "Get_group") else None
+        ranks = [] if self._communicator is not None else list(ranks_or_comm)
         if len(set(ranks)) != len(ranks):
             raise UsageError(f"process set {ranks} names a rank twice. Name each once.")
         self._ranks: tuple[int, ...] | None = tuple(sorted(ranks))
         self._engine: Engine | None = None
+
+    def _resolve(self, rank: int) -> None:
+        """Ask a communicator who its members are; all of them do so together."""
+        if self._communicator is not None:
+            self._ranks = tuple(sorted(gather_ranks(self._communicator, rank)))
 
     @property
     def ranks(self) -> list[int]:
@@ -82,6 +89,8 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         number = "" if self.process_set_id is None else f", id {self.process_set_id}"
+        if self._communicator is not None and not self._ranks:
+            return "ProcessSet(of a communicator)"
         return f"ProcessSet({'all' if self._ranks is None else list(self._ranks)}{number})"
 
 
@@ -109,6 +118,7 @@ class ProcessSets:
     def add(self, wanted: ProcessSet | Sequence[int]) -> ProcessSet:
         """Make a set known; the caller sees to it that all ranks do so."""
         process_set = wanted if isinstance(wanted, ProcessSet) else ProcessSet(wanted)
+        process_set._resolve(self._engine.rank)
         everyone = range(self._engine.size)
         members = process_set.members
         if not members or any(rank not in everyone for rank in members):
@@ -120,6 +130,20 @@ class ProcessSets:
         self._next_id += 1
         self._known[members] = process_set
         return process_set
+
+    def add_all(self, wanted: Sequence[ProcessSet]) -> None:
+        """Make sets known on all ranks, which mean the same by them; only a communicator may be another on each."""
+        if all(process_set._communicator is None for process_set in wanted):
+            for process_set in wanted:
+                self.add(process_set)
+        else:
+            for process_set in wanted:
+                process_set._resolve(self._engine.rank)
+            own = {process_set.members: process_set for process_set in wanted}
+            everyones = self._engine.exchange("init process_sets", json.dumps(list(own)).encode())
+            for members in dict.fromkeys(tuple(ranks) for said in everyones for ranks in json.loads(said)):
+                self.add(own.get(members) or ProcessSet(members))
+        self._engine.meet_all(f"init process_sets {[list(members) for members in self._known]}")
 
     def remove(self, process_set: ProcessSet) -> bool:
         """Forget a set; False if it was not known, or is the global one."""
@@ -176,8 +200,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return current.process_sets.remove(process_set)
 
 
-def _ranks_of_communicator(comm: object) -> list[int]:
-    from hora.engine.session import rank
-
-    gathered: list[int] = comm.allgather(rank())  # type: ignore[attr-defined]
-    return gathered
+def gather_ranks(comm: Any, rank: int) -> list[int]:
+    """What the processes of an mpi4py communicator say their ranks are; as numbers, for ``comm.allgather`` pickles."""
+    ranks = array.array("i", [0]) * comm.Get_size()
+    comm.Allgather(array.array("i", [rank]), ranks)
+    return list(ranks)

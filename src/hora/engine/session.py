@@ -27,10 +27,10 @@ from hora.engine.backend import Backend
 from hora.engine.core import Engine
 from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
-from hora.engine.process_set import ProcessSet
+from hora.engine.process_set import ProcessSet, gather_ranks
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
-from hora.transport import movers, shm
+from hora.transport import movers, preload, shm
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -85,15 +85,14 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
         variables = env.environ()
         world, settings = detect(variables), env.settings(variables)
+        env.keep_from_children(str(preload.LIBRARY))
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
         _generation += 1
         started = _start(world, settings, members)
         try:
             if process_sets is not None and not isinstance(process_sets, str):
-                for process_set in process_sets:
-                    started.process_sets.add(process_set)
-                started.meet_all(f"init process_sets {[s.ranks for s in process_sets]}")
+                started.process_sets.add_all(process_sets)
             elif isinstance(process_sets, str) and process_sets != "dynamic":
                 raise UsageError(f'process_sets={process_sets!r}: give a list of ProcessSet, or the word "dynamic".')
         except BaseException:
@@ -112,10 +111,12 @@ def shutdown() -> None:
         if current is None:
             return
         ending, current = current, None
-        if _monitor is not None:
-            _monitor.close()
-            _monitor = None
-        ending.close()
+        monitor, _monitor = _monitor, None
+        try:
+            if monitor is not None:
+                monitor.close()
+        finally:
+            ending.close()  # or the others would see a death
 
 
 def is_initialized() -> bool:
@@ -253,7 +254,7 @@ def _members(comm: Any, world: World) -> tuple[int, ...]:
     if comm is None:
         return tuple(range(world.size))
     if hasattr(comm, "Get_group"):  # an mpi4py communicator
-        comm = comm.allgather(world.rank)
+        comm = gather_ranks(comm, world.rank)
     try:
         members = tuple(sorted({int(r) for r in comm}))
     except TypeError:
@@ -269,11 +270,15 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         if members != (world.rank,):
             raise UsageError(f"rank {world.rank} is not in comm={list(members)}, the world it wants to be part of.")
         alone = (Peer(0, world.rank, os.getpid(), world.host),)
-        segment = shm.create_segment(1, _generation, settings)
         try:
-            return Engine(world, settings, 0, "shm", alone, TableBackend(segment.fd, 0, alone, settings, _generation))
-        finally:
-            segment.close()
+            segment = shm.create_segment(1, _generation, settings)
+        except (OSError, EnvironmentUnfit):
+            if settings.transport == "shm":
+                raise
+        else:
+            with contextlib.closing(segment):
+                backend: Backend = TableBackend(segment.fd, 0, alone, settings, _generation)
+                return Engine(world, settings, 0, "shm", alone, backend, os.urandom(32))
     meeting = meet(world, settings, members, _generation)
     rank_, size_, peers = meeting.rank, meeting.size, meeting.peers
     hosts = [peer.host for peer in peers]
@@ -281,44 +286,68 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         world = msgspec.structs.replace(
             world, rank=rank_, size=size_, homogeneous=is_homogeneous_hosts(hosts), **places(hosts)[rank_]._asdict()
         )
-    backend: Backend
     made: shm.Segment | None = None
+    if to_share := meeting.transport == "shm" and meeting.segment_fd < 0:
+        meeting, made = _share_segment(meeting)
     if meeting.transport == "shm":
-        fd = meeting.segment_fd
-        if fd < 0:
-            fd, made = _share_segment(meeting)
         try:
-            backend = TableBackend(fd, rank_, peers, meeting.settings, _generation, meeting.channel)
+            backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
-            os.close(fd)
+            os.close(meeting.segment_fd)
         if movers.gpus_present():
             from hora.engine import split, talk
 
             backend = split.SplitBackend(backend, lambda: talk.start(meeting._replace(transport="gloo")))
     else:
-        from hora.engine import talk
-
-        if rank_ == 0 and len(set(hosts)) == 1 and settings.transport == "auto" and (reason := shm.why_not()):
-            _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
-        backend = talk.start(meeting)
-    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend)
-    if meeting.transport == "shm" and meeting.segment_fd < 0:
+        backend = _talk(meeting)
+    key = meeting.channel.key_for(f"generation {_generation}")
+    started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend, key)
+    if to_share and meeting.transport == "shm":
         started.meet_all("init shared memory")
         if made is not None:
             made.close()  # all have opened it
     return started
 
 
-def _share_segment(meeting: Meeting) -> tuple[int, shm.Segment | None]:
-    """The memory of a host whose hub is on another one: the first rank makes it. A descriptor, and what was made."""
-    from hora.engine.hosttable import open_segment, show_segment
+def _talk(meeting: Meeting) -> Backend:
+    """The message backend; where shared memory might have been expected, why it is not used is told once."""
+    from hora.engine import talk
+
+    expected = len({peer.host for peer in meeting.peers}) == 1 and meeting.settings.transport == "auto"
+    reason = (meeting.unshared or shm.why_not()).rstrip(".") if expected else ""
+    try:
+        backend = talk.start(meeting)
+    except EnvironmentUnfit as error:
+        if not reason:
+            raise
+        raise EnvironmentUnfit(f"shared memory cannot be used: {reason}.\n{error}") from error
+    if reason and meeting.rank == 0:
+        _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
+    return backend
+
+
+def _share_segment(meeting: Meeting) -> tuple[Meeting, shm.Segment | None]:
+    """The memory of a host whose hub is on another one: the first rank makes it.
+
+    Returns the meeting with a descriptor of it, or with Gloo, on all ranks, if it cannot be made; and what was made
+    here.
+    """
+    from hora.engine.hosttable import make_segment, open_segment, refusal
 
     line, generation, settings = meeting.channel, meeting.generation, meeting.settings
+    made = None
     if meeting.rank == 0:
-        made = shm.create_segment(meeting.size, generation, settings)
-        line.store_set(generation, "shm", show_segment(made))
-        return os.dup(made.fd), made
-    return open_segment(line.store_get(generation, "shm", settings.start_timeout_s), meeting.peers[0]), None
+        made, where = make_segment(meeting.size, generation, settings)
+        line.store_set(generation, "shm", where)
+    else:
+        told = line.store_get(generation, "shm", settings.start_timeout_s)
+        where = b"" if told is None else told
+    if reason := refusal(where):
+        if settings.transport == "shm":
+            raise EnvironmentUnfit(f"shared memory was asked for (transport 'shm') but cannot be had: {reason}")
+        return meeting._replace(transport="gloo", unshared=reason), None
+    fd = os.dup(made.fd) if made is not None else open_segment(where or None, meeting.peers[0])
+    return meeting._replace(segment_fd=fd), made
 
 
 # ---- the process around it ----

@@ -21,44 +21,50 @@ import msgspec
 
 from hora.config.settings import Settings
 from hora.engine.backend import Event, NotFinite, Outcome, Pending, Snapshot, What
-from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, lost, suspicious_lines
+from hora.engine.explain import compact_ranks, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
-from hora.engine.tableview import DESCRIPTION_BYTES, Place, describe, parse_snapshot, process_state
+from hora.engine.tablefault import TEXT_BYTES, Failure, Faults, Status
+from hora.engine.tableview import Place, describe, parse_snapshot, process_state
 from hora.errors import (
-    DeadlockError,
-    DuplicateNameError,
     HorovodInternalError,
-    MismatchError,
-    PeerLostError,
     ShutDownError,
-    StallError,
+    UsageError,
 )
 from hora.transport import shm
 from hora.transport.base import Buffer, Kind
 from hora.wire.frame import WireError
 from hora.wire.messages import Bye, Peer
 
-__all__ = ["TableBackend", "TableTicket"]
+__all__ = ["GroupTicket", "Immediate", "TableBackend", "TableTicket"]
 
 _log = logging.getLogger("hora")
 
-# native/core.h: enum status, enum failure_code, enum rank_state
-_OK, _PENDING, _FAILED, _ABORTED, _DUPLICATE, _LEFT, _FULL, _SUSPICIOUS, _NOT_FINITE = range(9)
-_MISMATCH, _JOINED, _GONE, _DEADLOCK, _STALLED, _NOTE = range(1, 7)
-_GONE_CLEAN = 2
-_TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256
 _NOTHING = Outcome()
+_OK, _PENDING = int(Status.OK), int(Status.PENDING)  # plain numbers: they are compared for every operation
+_BUSY = -_PENDING  # the table's lock was not to be had: ask again, for Ctrl-C acts in between
 _SLICE_US = 200_000  # how long a wait stays in C before Python may act on Ctrl-C
+_LEAVE_S = 600.0  # how long to wait for a lock that another rank holds, if nothing says how long
+_MOST_SEGMENTS, _MOST_GATHERED = 4096, 256  # MAX_SEGMENTS, MAX_META: a larger group is submitted in parts
 
 
 class TableTicket:
     """A submission, and what it keeps alive."""
 
-    __slots__ = ("_kept", "number", "request")
+    __slots__ = ("_kept", "number", "request", "segments")
 
-    def __init__(self, request: Request, number: int, kept: object) -> None:
-        self.request, self.number, self._kept = request, number, kept
+    def __init__(self, request: Request, number: int, kept: object, segments: int = 1) -> None:
+        self.request, self.number, self._kept, self.segments = request, number, kept, segments
+
+
+class GroupTicket(TableTicket):
+    """A group that is larger than a place in the table: its parts are submissions, and itself is none."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, request: Request, parts: Sequence[TableTicket]) -> None:
+        super().__init__(request, -1, None)
+        self.parts = parts
 
 
 class Immediate:
@@ -74,14 +80,18 @@ class Immediate:
         self._backend, self._request, self._plan = backend, request, -1
         self._plan = backend._make_plan(request)
         self.again, self.ready = backend._lib.again, backend._lib.ready(backend._core, self._plan)
+        if not self.ready:
+            backend._raise(Status.FULL, request, None)
 
     def __call__(self, address: int) -> None:
         """Reduce the memory at this address; returns when done, or raises."""
         if code := self.again(self.ready, address):
-            self.finish(code)
+            self.finish(code, address)
 
-    def finish(self, code: int) -> None:
+    def finish(self, code: int, address: int) -> None:
         """What the core could not finish at once: wait on, or raise."""
+        while code >> 62 and code & 0xFF == _PENDING:  # the table's lock was not to be had
+            code = self.again(self.ready, address)
         status, number = code & 0xFF, code >> 8
         if code >> 62:
             self._backend._raise(status, self._request, None)  # it was refused: there is no ticket
@@ -93,7 +103,9 @@ class Immediate:
 
     def start(self, address: int, owner: object) -> TableTicket:
         """Begin it; ``owner`` keeps the memory alive meanwhile."""
-        number = self._backend._lib.submit_one(self._backend._core, self._plan, address, address)
+        backend = self._backend
+        while (number := backend._lib.submit_one(backend._core, self._plan, address, address)) == _BUSY:
+            pass
         if number < 0:
             self._backend._raise(-number, self._request, None)
         return TableTicket(self._request, number, owner)
@@ -136,7 +148,8 @@ class TableBackend:
                     "THREAD_AFFINITY: the background thread cannot run on processor %d: %s", cpu, os.strerror(error)
                 )
         lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
-        self._plans: dict[int, tuple[Request, int]] = {}
+        self._faults = Faults(lib, self._core, rank, self.peers)
+        self._plans: dict[tuple[int, int], tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
         self._sets: dict[tuple[int, ...], int] = {}
         self._warned: set[frozenset[str]] = set()
@@ -145,7 +158,20 @@ class TableBackend:
     # ---- operations ----
 
     def submit(self, request: Request, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
-        plan = self.plan(request)
+        most = _MOST_GATHERED if request.kind is Kind.ALLGATHER else _MOST_SEGMENTS
+        if len(inputs) <= most:
+            return self._submit(request, self.plan(request), inputs, outputs)
+        starts = range(0, len(inputs), most)
+        plans = [self.plan(request, slice(at, at + most)) for at in starts]  # all of them, before peers hear of any
+        return GroupTicket(
+            request,
+            [
+                self._submit(request, plan, inputs[at : at + most], outputs[at : at + most])
+                for at, plan in zip(starts, plans, strict=True)
+            ],
+        )
+
+    def _submit(self, request: Request, plan: int, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
         meta, count = None, 0
         if request.kind is Kind.ALLGATHER:
             meta, count = (ctypes.c_int64 * len(inputs))(*(b.nbytes for b in inputs)), len(inputs)
@@ -157,15 +183,20 @@ class TableBackend:
         n = len(inputs)
         from_ = (ctypes.c_void_p * n)(*(b.address for b in inputs))
         to = (ctypes.c_void_p * n)(*(b.address for b in outputs)) if outputs else None
-        number = self._lib.submit(self._core, plan, from_, to, meta, count)
+        while (number := self._lib.submit(self._core, plan, from_, to, meta, count)) == _BUSY:
+            pass
         if number < 0:
             self._raise(-number, request, None)
-        return TableTicket(request, number, (inputs, outputs))
+        return TableTicket(request, number, (inputs, outputs), n)
 
     def done(self, ticket: TableTicket) -> bool:
+        if isinstance(ticket, GroupTicket):
+            return all(map(self.done, ticket.parts))
         return bool(self._lib.done(self._core, ticket.number))
 
     def wait(self, ticket: TableTicket) -> Outcome:
+        if isinstance(ticket, GroupTicket):
+            return self._wait_for_all(ticket)
         lib, core, number = self._lib, self._core, ticket.number
         gathers = ticket.request.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
         wait = lib.wait if gathers else lib.finish
@@ -181,18 +212,42 @@ class TableBackend:
             return _NOTHING
         return self.conclude(ticket, status)
 
+    def _wait_for_all(self, group: GroupTicket) -> Outcome:
+        outcomes: list[Outcome] = []
+        try:
+            for part in group.parts:
+                outcomes.append(self.wait(part))
+        except BaseException:
+            for part in group.parts[
+                len(outcomes) + 1 :
+            ]:  # the group has failed: its other parts are not to be waited for
+                self._lib.withdraw(self._core, part.number)
+                self._abandoned.append(part)
+                self._lib.release(self._core, part.number)
+            raise
+        most = _MOST_GATHERED if group.request.kind is Kind.ALLGATHER else _MOST_SEGMENTS
+        return Outcome(
+            tuple(memory for outcome in outcomes for memory in outcome.memory),
+            tuple(received for outcome in outcomes for received in outcome.received),
+            not_finite=tuple(
+                found._replace(segment=found.segment + most * part)
+                for part, outcome in enumerate(outcomes)
+                for found in outcome.not_finite
+            ),
+        )
+
     def conclude(self, ticket: TableTicket, status: int) -> Outcome:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
         lib, core, number, request = self._lib, self._core, ticket.number, ticket.request
         try:
-            if status == _SUSPICIOUS:
-                self._warn_about_lines(self._said(lib.failure(core, number)))
-            elif status not in (_OK, _NOT_FINITE):
-                if status == _ABORTED:
+            if status == Status.SUSPICIOUS:
+                self._warn_about_lines(self._faults.said(lib.failure(core, number)))
+            elif status not in (_OK, Status.NOT_FINITE):
+                if status == Status.ABORTED:
                     self._abandoned.append(ticket)
                 self._raise(status, request, number)
             if request.kind is Kind.ALLGATHER or request.kind is Kind.ALLTOALL:
-                return self._take(number, request)
+                return self._take(number, request, ticket.segments)
             return _NOTHING if status == _OK else Outcome(not_finite=self._not_finite(number))
         finally:
             lib.release(core, number)
@@ -201,12 +256,14 @@ class TableBackend:
         """A function that carries this request out at once, for operations that are repeated and must cost little."""
         return Immediate(self, request)
 
-    def _take(self, number: int, request: Request) -> Outcome:
+    def _take(self, number: int, request: Request, segments: int) -> Outcome:
         members = len(request.members)
         memory, received = [], []
-        for segment in range(len(request.segments)):
+        for segment in range(segments):
             sizes = (ctypes.c_int64 * members)()
             address = self._lib.take(self._core, number, segment, sizes)
+            if not address:
+                self._raise(Status.CLOSED, request, None)
             received.append(tuple(sizes))
             memory.append(_adopt(self._lib.free, address, sum(sizes)))
         return Outcome(tuple(memory), tuple(received))
@@ -223,50 +280,60 @@ class TableBackend:
         )
 
     def join(self, average_active: bool) -> int:
-        last = ctypes.c_int()
+        last, status = ctypes.c_int(), _PENDING
         try:
-            status = _PENDING
+            while (joined := self._lib.join(self._core, int(average_active))) == _BUSY:
+                pass
+            if joined < 0:
+                self._raise(-joined, None, None)
             while status == _PENDING:
-                status = self._lib.join(self._core, int(average_active), _SLICE_US, ctypes.byref(last))
+                status = self._lib.join_wait(self._core, joined, _SLICE_US, ctypes.byref(last))
         except BaseException:
             self._lib.unblock(self._core)
             raise
-        if status == _LEFT:
-            raise ShutDownError(f"{self._who_left()} shut down while this rank waited in join() for all to join.")
+        if status == Status.LEFT:
+            raise ShutDownError(
+                f"{self._faults.who_left()} shut down while this rank waited in join() for all to join."
+            )
         if status != _OK:
             self._raise(status, None, None)
         return last.value
 
     # ---- plans ----
 
-    def plan(self, request: Request) -> int:
-        """The core's number for this request, made on first use. Requests are told apart by identity."""
-        known = self._plans.get(id(request))
+    def plan(self, request: Request, part: slice | None = None) -> int:
+        """The core's number for this request, or for a part of its segments, made on first use. Requests are told apart
+        by identity."""
+        key = (id(request), part.start if part else 0)
+        known = self._plans.get(key)
         if known is not None:
             return known[1]
         if len(self._plans) >= 4 * max(self._settings.cache_capacity, 256):
-            for key in list(self._plans)[: len(self._plans) // 2]:
-                self._drop_plan(self._plans.pop(key)[1])
-        number = self._make_plan(request)
-        self._plans[id(request)] = (request, number)
+            for old in list(self._plans)[: len(self._plans) // 2]:
+                self._drop_plan(self._plans.pop(old)[1])
+        number = self._make_plan(request, part)
+        self._plans[key] = (request, number)
         return number
 
-    def _make_plan(self, request: Request) -> int:
-        identity = hashlib.blake2b(msgspec.msgpack.encode((request.name, request.members)), digest_size=16).digest()
+    def _make_plan(self, request: Request, part: slice | None = None) -> int:
+        """Each part is an operation of its own, that says of itself what the whole request says."""
+        named = (request.name, request.members, part.start) if part and part.start else (request.name, request.members)
+        identity = hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=16).digest()
+        segments = request.segments[part] if part else request.segments
         key0, key1 = struct.unpack("<QQ", identity)
         line = int.from_bytes(hashlib.blake2b(request.line.encode(), digest_size=8).digest(), "little")
         fingerprint = request.fingerprint()
         if self._settings.strict and not request.named:
             fingerprint ^= line
-        numbers = [n for s in request.segments for n in (int(s.dtype), s.count, _row(s))]
+        numbers = [n for s in segments for n in (int(s.dtype), s.count, _row(s))]
         description = describe(request)
         number = self._lib.plan(
             self._core, key0, key1, self._set(request.members), request.kind, request.op, request.root,
-            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(request.segments),
+            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(segments),
             (ctypes.c_uint64 * len(numbers))(*numbers), description, len(description),
         )  # fmt: skip
         if number < 0:
-            self._raise(_FULL, request, None)
+            self._raise(-number, request, None)
         self._planned[number] = request
         return int(number)
 
@@ -284,91 +351,24 @@ class TableBackend:
             _log.warning(text)
 
     def _set(self, members: tuple[int, ...]) -> int:
-        number = self._sets.get(members)
-        if number is None:
-            number = self._lib.set(self._core, (ctypes.c_int32 * len(members))(*members), len(members))
+        if (known := self._sets.get(members)) is None:
+            ranks = (ctypes.c_int32 * len(members))(*members)
+            while (number := self._lib.set(self._core, ranks, len(members))) == _BUSY:
+                pass
+            if number == -Status.TOO_MANY:
+                raise UsageError(
+                    "there is room for 16384 different process sets in one job, and this would be one more: "
+                    f"{compact_ranks(members)}. Sets with the same ranks count once; use fewer different ones."
+                )
             if number < 0:
                 self._raise(-number, None, None)
-            self._sets[members] = number
-        return number
+            known = self._sets[members] = number
+        return known
 
     # ---- what went wrong ----
 
     def _raise(self, status: int, request: Request | None, number: int | None) -> NoReturn:
-        name = request.name if request else "join"
-        if status == _DUPLICATE:
-            raise DuplicateNameError(
-                f"'{name}' was submitted again before the first operation of that name finished ({_line(request)}).\n"
-                "Wait for it with synchronize(), or give each operation its own name."
-            )
-        if status == _ABORTED:
-            raise self.peer_lost(name)
-        if status == _LEFT:
-            raise ShutDownError(
-                f"'{name}' cannot run: {self._who_left()} shut Hora down.{self._words_of_those_who_left()}"
-            )
-        if status == _FULL:
-            raise HorovodInternalError(
-                f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
-                "Wait for some with synchronize() before submitting more."
-            )
-        assert number is not None
-        failure = self._lib.failure(self._core, number)
-        code = self._lib.failure_code(self._core, failure)
-        said = self._said(failure)
-        text = self._text(self._lib.failure_text, failure, _TEXT_BYTES)
-        if code == _MISMATCH:
-            found = text or explain_mismatch(said) or suspicious_lines(said)
-            raise MismatchError(found or f"the ranks disagree on '{name}'.")
-        if code == _JOINED:
-            raise HorovodInternalError(
-                explain_unfit(said, len(said)) or f"'{name}' cannot run while another rank has joined."
-            )
-        if code == _GONE:
-            raise ShutDownError(
-                f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
-                "Every rank must submit the same operations; look at what that rank did last."
-                + self._last_words(int(text))
-            )
-        raise (DeadlockError if code == _DEADLOCK else StallError)(text or f"'{name}' failed.")
-
-    def peer_lost(self, name: str) -> PeerLostError:
-        """The error that names who died, where, how, and what could not be finished because of it."""
-        rank = max(self._lib.dead(self._core), 0)
-        status = self._text(self._lib.status, rank, _STATUS_BYTES)
-        deadline = time.monotonic() + 0.3
-        while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
-            time.sleep(0.005)
-            status = self._text(self._lib.status, rank, _STATUS_BYTES)
-        status = status or "its process ended without shutdown()"
-        return lost(self.peers[rank], status, name, self._text(self._lib.said, rank, _TEXT_BYTES).rstrip())
-
-    def _last_words(self, rank: int) -> str:
-        text = self._text(self._lib.said, rank, _TEXT_BYTES).rstrip()
-        return f"\nThe last it said:\n{text}" if text else ""
-
-    def _gone(self) -> list[int]:
-        return [rank for rank in range(len(self.peers)) if self._lib.state(self._core, rank) == _GONE_CLEAN]
-
-    def _who_left(self) -> str:
-        return compact_ranks(self._gone())
-
-    def _words_of_those_who_left(self) -> str:
-        return "".join(self._last_words(rank) for rank in self._gone())
-
-    def _said(self, failure: int) -> dict[int, Request]:
-        requests = {}
-        for rank in range(len(self.peers)):
-            buffer = ctypes.create_string_buffer(DESCRIPTION_BYTES + 1)
-            length = self._lib.failure_said(self._core, failure, rank, buffer, len(buffer))
-            if length:
-                requests[rank] = Request.decode(buffer.raw[:length])
-        return requests
-
-    def _text(self, read: Any, which: int, room: int) -> str:
-        buffer = ctypes.create_string_buffer(room)
-        length = read(self._core, which, buffer, room)
-        return buffer.raw[:length].decode(errors="replace")
+        raise self._faults.error(status, request, number)
 
     def abort(self, status: str) -> None:
         """End every wait, here and on all peers: what they work on cannot be finished. For any thread."""
@@ -393,8 +393,8 @@ class TableBackend:
         entries = self._snapshot()[1]
         found = entries.get((pending.name, pending.members))
         if found is not None:
-            code = {"deadlock": _DEADLOCK, "mismatch": _MISMATCH}.get(kind, _STALLED)
-            self._lib.fail(self._core, *found, code, text.encode()[: _TEXT_BYTES - 1])
+            code = {"deadlock": Failure.DEADLOCK, "mismatch": Failure.MISMATCH}.get(kind, Failure.STALLED)
+            self._lib.fail(self._core, *found, code, text.encode()[: TEXT_BYTES - 1])
 
     def python_stack(self, rank: int, timeout_s: float) -> str:
         state = process_state(self.peers[rank].pid)
@@ -405,7 +405,7 @@ class TableBackend:
 
     def say(self, text: str) -> None:
         """Leave last words for the others, such as the exception that ends this process."""
-        self._lib.say(self._core, text.encode()[-_TEXT_BYTES + 1 :])
+        self._lib.say(self._core, text.encode()[-TEXT_BYTES + 1 :])
 
     # ---- memory that peers can reduce in place ----
 
@@ -450,7 +450,10 @@ class TableBackend:
         self._lib.mark_dead(self._core, rank, status.encode())
 
     def leave(self) -> None:
-        self._lib.leave(self._core)
+        deadline = time.monotonic() + (self._settings.stall_fail_s or _LEAVE_S)
+        while self._lib.leave(self._core) == _PENDING:
+            if time.monotonic() > deadline and (holder := self._lib.holder(self._core)) >= 0:
+                self.give_up(holder, "it holds the lock of the table of operations, and does not let it go")
         if self._line is not None:
             with contextlib.suppress(WireError):
                 self._line.send(Bye(self._generation))
@@ -474,7 +477,3 @@ def _adopt(free: Any, address: int, nbytes: int) -> Any:
 def _row(segment: Segment) -> int:
     """Elements in one step of dimension 0."""
     return segment.count // segment.shape[0] if segment.shape and segment.shape[0] else 1
-
-
-def _line(request: Request | None) -> str:
-    return request.line if request else "?"

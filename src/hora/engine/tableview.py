@@ -49,7 +49,10 @@ def process_state(pid: int) -> str:
 
 
 def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], Place]]:
-    """What ``hora_snapshot`` wrote (its format is described there), and where in the table each operation is."""
+    """What ``hora_snapshot`` wrote (its format is described there), and where in the table each operation is.
+
+    A rank that did not let go of the table's lock is silent, whatever the kernel says of it: it may be frozen.
+    """
     at = 0
 
     def number() -> int:
@@ -59,7 +62,7 @@ def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ..
 
     if not data:
         return Snapshot(0, (), ()), {}
-    progress = number()
+    progress, holder = number(), number()
     raw_ranks = []
     for rank in range(number()):
         state, pid = number(), number()
@@ -89,5 +92,6 @@ def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ..
             by_entry.get(Place(entry, stamp), ("join" if entry == IN_JOIN else "", ())) for _, entry, stamp in waits
         )
         blocked = bool(alive) and alive <= blocked_threads
-        ranks.append(RankState(rank, pid, blocked, waiting_on, silent=process_state(pid) == "stopped"))
+        silent = rank == holder or process_state(pid) == "stopped"
+        ranks.append(RankState(rank, pid, blocked, waiting_on, silent))
     return Snapshot(progress, tuple(ranks), tuple(pending)), entries

@@ -18,17 +18,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from hora.engine.backend import Event, Outcome, Pending, RankState, Snapshot, What
+from hora.engine.backend import Event, Outcome, Pending, Snapshot, What
 from hora.engine.carry import carry_out
+from hora.engine.circle import look_every_s
 from hora.engine.hierarchical import HierarchicalMover
 from hora.engine.line import python_stacks
 from hora.engine.meet import Meeting
 from hora.engine.negotiate import Ender, Negotiator, TalkTicket, Work, peer_lost, shut_down
 from hora.engine.request import Request
+from hora.engine.snapshot import unpack
 from hora.errors import HorovodInternalError, PeerLostError, ShutDownError
 from hora.transport.base import Buffer, Mover
 from hora.transport.movers import make_mover, with_gpus
-from hora.wire.frame import WireError
+from hora.wire.frame import WireError, WireTooLarge
 from hora.wire.messages import AnyMessage, Broken, Bye, GivenUp, LastWords, Plan, StateAsk, StateReply, Verdict
 
 __all__ = ["TalkBackend", "start"]
@@ -135,20 +137,12 @@ class TalkBackend:
         return done.last
 
     def snapshot(self) -> Snapshot:
+        timeout_s = _SNAPSHOT_S + look_every_s(self._meeting.size)
         try:
-            reply = self._line.snapshot(self._generation, _SNAPSHOT_S)
+            packed = self._line.snapshot(self._generation, timeout_s)
         except WireError:
-            reply = None
-        if reply is None:
-            return Snapshot(-1, (), ())
-        return Snapshot(
-            reply.progress,
-            tuple(RankState(r.rank, r.pid, r.blocked, r.waiting_on, r.silent) for r in reply.ranks),
-            tuple(
-                Pending(p.name, p.members, {r: Request.decode(q) for r, q in p.requests.items()}, p.age_s, p.missing)
-                for p in reply.pending
-            ),
-        )
+            packed = None
+        return Snapshot(-1, (), ()) if packed is None else unpack(packed)
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
         verdict = Verdict(self._generation, pending.name, pending.members, pending.missing, kind, text)
@@ -233,9 +227,18 @@ class TalkBackend:
             for message in messages:
                 try:
                     self._line.send(message)
+                except WireTooLarge as error:
+                    self._cannot_say(str(error))
+                    return
                 except WireError as error:
                     self._lost(str(error))
                     return
+
+    def _cannot_say(self, reason: str) -> None:
+        """The hub lives, but cannot be told what was submitted; the others will not wait for it."""
+        self._end(lambda name: HorovodInternalError(f"'{name}' cannot be done: {reason}."))
+        with contextlib.suppress(WireError):
+            self._line.send(Broken(self._generation, f"it could not say what it submitted: {reason}"))
 
     # ---- the carrier ----
 

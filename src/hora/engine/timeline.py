@@ -1,7 +1,8 @@
 """The timeline: what happened to each tensor, in Chrome's trace format with Horovod's event names.
 
 One file a rank: the path given is rank 0's, as in Horovod, the others' have their rank before the suffix. The file is
-valid JSON after every write, so a crash loses at most the last quarter of a second. It stops growing at a limit.
+valid JSON after every write, so a crash loses at most the last twentieth of a second. It stops growing at a limit. What
+cannot be written raises OSError, and the file stays as it was before: whoever writes then drops the timeline.
 
 Each tensor is a process of the trace. ``NEGOTIATE_<OP>`` lasts from the first rank's arrival to the last, with a tick
 for each rank; ``<OP>`` from agreement to the end, and in it the time the operation waited for its turn (``QUEUE``) and
@@ -10,8 +11,9 @@ the time data moved.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +24,8 @@ from hora.errors import EnvironmentUnfit, UsageError
 from hora.transport.base import ReduceOp
 
 __all__ = ["Timeline", "path_for_rank"]
+
+_END = b"\n]"
 
 
 def path_for_rank(path: str, rank: int) -> Path:
@@ -41,11 +45,7 @@ class Timeline:
         target = path_for_rank(path, rank)
         if target.is_dir():
             raise UsageError(f"timeline {target} is a directory. Give a file to write, such as timeline.json.")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = target.open("wb")
-        except OSError as error:
-            raise EnvironmentUnfit(f"cannot write the timeline {target}: {error.strerror}.") from error
+        self.path = target
         self._rank, self._activity, self._max_bytes, self._marks = rank, activity, max_bytes, mark_cycles
         self._pids: dict[str, int] = {}
         self._submitted: dict[str, Event] = {}  # not agreed on yet
@@ -56,10 +56,20 @@ class Timeline:
         self._written = 0
         self._full = False
         epoch_us = time.time_ns() // 1000
-        self._append(
-            [{"name": "process_name", "ph": "M", "pid": 0, "tid": 0,
-              "args": {"name": f"rank {rank}", "start_time_since_epoch_in_micros": epoch_us}}]
-        )  # fmt: skip
+        first: dict[str, object] = {
+            "name": "process_name", "ph": "M", "pid": 0, "tid": 0,
+            "args": {"name": f"rank {rank}", "start_time_since_epoch_in_micros": epoch_us},
+        }  # fmt: skip
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._file = io.FileIO(target, "wb")
+            try:
+                self._append([first])
+            except OSError:
+                self._file.close()
+                raise
+        except OSError as error:
+            raise EnvironmentUnfit(f"cannot write the timeline {target}: {error.strerror}.") from error
 
     def write(self, events: Iterable[Event]) -> None:
         """Append events; the file is valid JSON afterwards."""
@@ -74,6 +84,10 @@ class Timeline:
             rows = [row for event in self._submitted.values() for row in self._negotiation(event, [event])]
             self._append(rows)
             self._file.close()
+
+    def drop(self) -> None:
+        """Leave the file as it is. Safe to call twice."""
+        self._file.close()
 
     # ---- one event ----
 
@@ -139,11 +153,23 @@ class Timeline:
         if self._written + len(data) > self._max_bytes:
             self._full = True
             data = b',\n{"name": "TIMELINE_FULL", "ph": "i", "pid": 0, "tid": 0, "ts": 0, "s": "g"}'
-        if self._written:
-            self._file.seek(-2, os.SEEK_END)
-        self._file.write(data + b"\n]")
-        self._file.flush()
+        try:
+            self._put(data + _END)
+        except OSError:
+            if self._written:
+                with contextlib.suppress(OSError):  # what is overwritten has its place on the disk
+                    self._put(_END)
+                    self._file.truncate(self._written + len(_END))
+            raise
         self._written += len(data)
+
+    def _put(self, data: bytes) -> None:
+        """Write in place of the end of the file."""
+        if self._written:
+            self._file.seek(self._written)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
 
 def _operation(request: Request) -> str:

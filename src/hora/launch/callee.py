@@ -1,7 +1,8 @@
 """The worker's side of ``hora.run``: a script that calls the function it was sent and answers with what came of it.
 
 It is given two inherited descriptors: a file with the call, and a pipe for the answer. Both were made by the process
-that called ``hora.run`` and are reachable by nobody else, which is why pickles may travel on them.
+that called ``hora.run``, or by its agent on this host, and are reachable by nobody else, which is why pickles may
+travel on them; between hosts they travel in frames that are authenticated with the job's secret (``wire.frame``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``hora.run``: call a function in every worker of a new job and get the results by rank.
 
 The function travels to the workers, and the results back, over descriptors they inherit; on one host no port is opened,
-and no file is left anywhere. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are
+and no file is left anywhere. Between hosts both travel in authenticated frames (``wire.frame``), so what comes
+back may be unpickled. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are
 shipped by value.
 """
 

@@ -97,8 +97,10 @@ def is_here(name: str) -> bool:
         return True
     if _ADDRESS.fullmatch(name):
         return any(name in mine for mine in interfaces().values())
-    mine = socket.gethostname()
-    return name == mine or name.partition(".")[0] == mine.partition(".")[0]
+    name, mine = name.lower(), socket.gethostname().lower()
+    if "." in name and "." in mine:
+        return name == mine
+    return name.partition(".")[0] == mine.partition(".")[0]
 
 
 def _hosts(name: str, slots: str, where: str) -> list[Host]:

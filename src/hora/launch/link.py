@@ -91,11 +91,18 @@ class Porch:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
+                unproven = [stranger for stranger in self._strangers if not stranger.endpoint.proven]
                 if len(self._strangers) >= self._room:
+                    if not unproven:
+                        sock.close()
+                        continue
+                    self.turn_away(min(unproven, key=lambda stranger: stranger.since))  # an agent takes moments
+                try:
+                    tune_tcp(sock, self._silence_s)
+                    stranger = Stranger(sock, self._secret)
+                except (OSError, WireError):  # it is gone already
                     sock.close()
                     continue
-                tune_tcp(sock, self._silence_s)
-                stranger = Stranger(sock, self._secret)
                 self._strangers.add(stranger)
                 self._selector.register(stranger, selectors.EVENT_READ)
 

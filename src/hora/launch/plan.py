@@ -5,10 +5,11 @@ A plan has exactly as many workers as were asked for. Hosts are filled in the or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hora.config.world import Place, is_homogeneous, places
+from hora.config.world import MOST_ON_A_HOST, Place, is_homogeneous, places
 from hora.errors import UsageError
 from hora.launch.hosts import Host
 from hora.launch.orders import Share, Task
@@ -69,6 +70,12 @@ def make_plan(hosts: Sequence[Host], np: int) -> Plan:
         )
     names = names[:np]
     used = tuple(host for host in hosts if host.name in names)
+    for host, count in Counter(names).items():
+        if count > MOST_ON_A_HOST:
+            raise UsageError(
+                f"-np {np} puts {count} workers on {host}, and at most {MOST_ON_A_HOST} can share a host's memory. Use "
+                "more hosts, or fewer workers with more threads each."
+            )
     workers = tuple(
         Worker(rank, host, place) for rank, (host, place) in enumerate(zip(names, places(names), strict=True))
     )

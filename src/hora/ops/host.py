@@ -46,6 +46,13 @@ ALIGNMENT = 64
 
 _DTYPES: dict[np.dtype[Any], DType] = {np.dtype(d.numpy): d for d in DType if d is not DType.BFLOAT16}
 
+# Unsigned integers that the engine does not know are moved as signed ones of their size, and reduced as signed ones
+# that hold every value of theirs; what does not fit back into the type wraps, as a sum in it would.
+_WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype("uint16"): np.dtype("int32"),
+    np.dtype("uint32"): np.dtype("int64"),
+}
+
 
 class Gathered(NamedTuple):
     """Rows that came together from all ranks of a set, and how many came from each, in rank order."""
@@ -55,12 +62,12 @@ class Gathered(NamedTuple):
 
 
 def dtype_of(array: Array) -> DType:
-    """The engine's element type of an array; refuses what it cannot carry.
+    """The engine's element type of an array, or the one that it is reduced in; refuses what it cannot carry.
 
-    >>> dtype_of(np.zeros(3, dtype="float16")).name
-    'FLOAT16'
+    >>> dtype_of(np.zeros(3, dtype="float16")).name, dtype_of(np.zeros(3, dtype="uint16")).name
+    ('FLOAT16', 'INT32')
     """
-    dtype = _DTYPES.get(array.dtype) if isinstance(array, np.ndarray) else None
+    dtype = _DTYPES.get(_WIDER.get(array.dtype, array.dtype)) if isinstance(array, np.ndarray) else None
     return _seldom(array) if dtype is None else dtype
 
 
@@ -84,7 +91,7 @@ def _seldom(array: Any) -> DType:
         fix = "Convert it to bfloat16 to reduce it, or view it as uint8 to move it as it is"
     else:
         fix = "Convert it to one of these, or use broadcast_object / allgather_object"
-    known = ", ".join(d.name.lower() for d in DType)
+    known = ", ".join([*(d.name.lower() for d in DType), *map(str, _WIDER)])
     raise UsageError(f"an array of {dtype} was given. Hora carries {known}. {fix}.")
 
 
@@ -133,6 +140,8 @@ def allreduce(
     """
     engine = session.engine()
     sent = _outgoing(arrays, "allreduce")
+    if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
+        return _widened(arrays, lambda wide: allreduce(wide, how, name, process_set, grouped=grouped), into)
     outputs, finish = _same_shape_results(arrays, sent, into)
     ticket = engine.submit(
         Kind.ALLREDUCE, name, sent, outputs, op=how.op, prescale=how.prescale, postscale=how.postscale,
@@ -189,11 +198,10 @@ def alltoall(
     dtype_of(array)
     check_rows("alltoall", array.shape)
     row_bytes = _row_bytes(array)
-    if not row_bytes:
-        raise UsageError(
-            f"alltoall of shape {array.shape}: its rows have no elements. Nothing would be moved, and the rows could"
-            " not be counted at the other end. Exchange the numbers of rows themselves, or give the rows some width."
-        )
+    if not row_bytes:  # the bytes received tell the rows: a byte stands for each that has no elements
+        width, dtype = array.shape[1:], array.dtype
+        counted = alltoall(np.zeros(len(array), np.uint8), splits, name, process_set)
+        return counted.then(lambda rows: Gathered(np.empty((len(rows.array), *width), dtype), rows.rows))
     set_size = len(process_set.members)
     splits = equal_splits(len(array), set_size) if splits is None else splits_of(splits, len(array), set_size)
     ticket = engine.submit(
@@ -219,6 +227,8 @@ def reducescatter(
     """Combine, and keep this rank's rows."""
     engine = session.engine()
     sent = _outgoing(arrays, "reducescatter", rows_matter=True)
+    if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
+        return _widened(arrays, lambda wide: reducescatter(wide, how, name, process_set, grouped=grouped))
     below = sum(member < engine.rank for member in process_set.members)  # this rank's place in the set
     set_size = len(process_set.members)
     into = [empty((scattered_rows(len(array), set_size, below), *array.shape[1:]), array.dtype) for array in arrays]
@@ -249,8 +259,29 @@ def _outgoing(arrays: Sequence[Array], function: str, rows_matter: bool = False)
 def _buffer(array: Array) -> Buffer:
     """The array's memory, or that of a contiguous copy."""
     dtype = dtype_of(array)
+    if array.dtype in _WIDER:
+        dtype = _DTYPES[np.dtype(f"int{8 * array.itemsize}")]
     whole = array if array.flags.c_contiguous else array.copy(order="C")
     return Buffer(address_of(whole), dtype, whole.shape, whole)
+
+
+def _widened(
+    arrays: Sequence[Array],
+    start: Callable[[list[Array]], Started[list[Array]]],
+    into: Sequence[Array] | None = None,
+) -> Started[list[Array]]:
+    """Begin a reduction of arrays some of which are of a type that is reduced in a wider one."""
+    if into is not None:
+        _check_into(arrays, list(into))
+    types = [array.dtype for array in arrays]
+
+    def narrowed(results: list[Array]) -> list[Array]:
+        places = [empty(r.shape, t) for r, t in zip(results, types, strict=True)] if into is None else list(into)
+        for place, result in zip(places, results, strict=True):
+            np.copyto(place, result, casting="unsafe")
+        return places
+
+    return start([array.astype(_WIDER.get(array.dtype, array.dtype), copy=False) for array in arrays]).then(narrowed)
 
 
 def _same_shape_results(

@@ -1,12 +1,15 @@
 """Python objects as bytes, and the collectives that every front-end has for them.
 
-These bytes go only between the ranks of one job, through the job's own collectives; nothing from a socket is ever
-unpickled. What cannot be turned into bytes must not leave the other ranks waiting, so a failure is itself packed and
-sent: every rank raises.
+These bytes go only between the ranks of one job, through the job's own collectives. But a collective's network is not
+authenticated (anybody may connect to a port of Gloo's), and whoever chooses what is unpickled chooses what is run. So
+they carry a code made with a key that only the ranks have, and nothing is unpickled before the code is checked; on one
+host too, where it would not be needed and costs little. What cannot be turned into bytes must not leave the other ranks
+waiting, so a failure is itself packed and sent: every rank raises.
 """
 
 from __future__ import annotations
 
+import hmac
 import io
 import pickle
 from collections.abc import Callable
@@ -22,21 +25,33 @@ from hora.ops import host
 __all__ = ["allgather_object", "broadcast_bytes", "broadcast_object", "pack", "unpack"]
 
 _FINE, _FAILED = b"\0", b"\1"
+_CODE_BYTES = 32
 
 
-def pack(value: object, persistent_id: Callable[[object], Any] | None = None) -> tuple[bytes, Exception | None]:
+def pack(
+    value: object, key: bytes, sender: int, persistent_id: Callable[[object], Any] | None = None
+) -> tuple[bytes, Exception | None]:
     """The bytes to send for ``value``, and the exception to raise after sending if it could not be turned into bytes.
 
-    ``persistent_id`` may return something to send in place of an object (see ``pickle.Pickler.persistent_id``).
+    ``key`` is the engine's, ``sender`` this rank. ``persistent_id`` may return something to send in place of an object
+    (see ``pickle.Pickler.persistent_id``).
 
-    >>> data, failure = pack({"epoch": 3})
-    >>> unpack(data, sender=0), failure
+    >>> data, failure = pack({"epoch": 3}, b"a secret", sender=0)
+    >>> unpack(data, b"a secret", sender=0), failure
     ({'epoch': 3}, None)
     """
+    failed = None
     try:
-        return _FINE + _dump(value, persistent_id), None
+        body = _FINE + _dump(value, persistent_id)
     except Exception as failure:
-        return _FAILED + f"{type(failure).__name__}: {failure}".encode(), failure
+        body, failed = _FAILED + f"{type(failure).__name__}: {failure}".encode(), failure
+    return _code(key, sender, body) + body, failed
+
+
+def _code(key: bytes, sender: int, body: bytes | memoryview) -> bytes:
+    code = hmac.new(key, b"an object of rank %d\n" % sender, "sha256")
+    code.update(body)
+    return code.digest()
 
 
 def _dump(value: object, persistent_id: Callable[[object], Any] | None) -> bytes:
@@ -62,14 +77,22 @@ def _dump_with(pickler: Any, value: object, persistent_id: Callable[[object], An
     return stream.getvalue()
 
 
-def unpack(data: bytes, sender: int, persistent_load: Callable[[Any], object] | None = None) -> Any:
-    """The object that ``pack`` made bytes of on rank ``sender``; raises if it could not."""
-    if data[:1] == _FAILED:
+def unpack(data: bytes, key: bytes, sender: int, persistent_load: Callable[[Any], object] | None = None) -> Any:
+    """The object that ``pack`` made bytes of on rank ``sender``; raises if it could not, or if they are others."""
+    code, body = data[:_CODE_BYTES], memoryview(data)[_CODE_BYTES:]
+    if not hmac.compare_digest(_code(key, sender, body), code):
         raise HorovodInternalError(
-            f"rank {sender} could not turn its object into bytes: {data[1:].decode()}. Nobody got it. Send something"
-            " that pickle or cloudpickle can take."
+            f"the {len(data)} bytes that came as the object of rank {sender} are not what it sent: they were altered "
+            "on the way, or are somebody else's. They were not unpickled, because whoever made them could have had "
+            "this process run anything. Find out who else is on the network between the hosts, or take another one "
+            "with --network-interfaces."
         )
-    unpickler = pickle.Unpickler(io.BytesIO(data[1:]))
+    if body[:1] == _FAILED:
+        raise HorovodInternalError(
+            f"rank {sender} could not turn its object into bytes: {bytes(body[1:]).decode()}. Nobody got it. Send "
+            "something that pickle or cloudpickle can take."
+        )
+    unpickler = pickle.Unpickler(io.BytesIO(body[1:]))
     if persistent_load is not None:
         unpickler.persistent_load = persistent_load  # type: ignore[method-assign]
     return unpickler.load()
@@ -86,12 +109,13 @@ def broadcast_object(
         name: What the operation is called; every rank must use the same.
         process_set: The ranks that take part; all of them unless given.
     """
-    is_root = session.engine().rank == root_rank
-    data, failure = pack(obj) if is_root else (b"", None)
+    engine = session.engine()
+    is_root = engine.rank == root_rank
+    data, failure = pack(obj, engine.key, root_rank) if is_root else (b"", None)
     data = broadcast_bytes(data, root_rank, name, process_set)
     if failure is not None:
         raise failure
-    return obj if is_root else unpack(data, root_rank)
+    return obj if is_root else unpack(data, engine.key, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -102,14 +126,15 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         name: What the operation is called; every rank must use the same.
         process_set: The ranks that take part; all of them unless given.
     """
-    data, failure = pack(obj)
+    engine = session.engine()
+    data, failure = pack(obj, engine.key, engine.rank)
     (gathered,) = host.allgather([np.frombuffer(data, np.uint8)], name and f"{name}.object", process_set).result()
     if failure is not None:
         raise failure
     received = gathered.array.data
     objects, start = [], 0
     for rank, nbytes in zip(process_set.ranks, gathered.rows, strict=True):
-        objects.append(unpack(bytes(received[start : start + nbytes]), rank))
+        objects.append(unpack(bytes(received[start : start + nbytes]), engine.key, rank))
         start += nbytes
     return objects
 

@@ -13,12 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from hora.errors import UsageError
+from hora.ops import host
 from hora.ops.host import ALIGNMENT, Array, address_of
 from hora.transport.base import DType
 
 __all__ = ["as_array", "as_tensor", "dtype_of", "like", "plain"]
 
 DTYPES: dict[Any, DType] = {getattr(tf, dtype.name.lower()): dtype for dtype in DType}
+DTYPES |= {dtype: host.dtype_of(np.empty(0, dtype.as_numpy_dtype)) for dtype in (tf.uint16, tf.uint32)}
 
 _BITS_OF_BFLOAT16 = np.dtype("uint16")
 
@@ -41,7 +43,7 @@ def plain(tensor: Any) -> Any:
 
 
 def dtype_of(tensor: Any) -> DType:
-    """The engine's element type of a tensor; refuses what it cannot carry.
+    """The engine's element type of a tensor, or the one that it is reduced in; refuses what it cannot carry.
 
     >>> dtype_of(tf.zeros(3, tf.bfloat16)).name
     'BFLOAT16'
@@ -58,7 +60,7 @@ def dtype_of(tensor: Any) -> DType:
         fix = "Convert with tf.cast(tensor, tf.bfloat16) to reduce it, or tf.bitcast it to tf.uint8 to move it"
     else:
         fix = "Use broadcast_object or allgather_object"
-    known = ", ".join(dtype.name.lower() for dtype in DType)
+    known = ", ".join(dtype.name for dtype in DTYPES)
     raise UsageError(f"a tensor of {tensor.dtype.name} was given. Hora carries {known}. {fix}.")
 
 

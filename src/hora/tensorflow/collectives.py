@@ -24,7 +24,7 @@ from hora.ops.table import FUNCTIONS
 from hora.tensorflow import gradients
 from hora.tensorflow.adapter import dtype_of, plain
 from hora.tensorflow.compression import Compression, Compressor
-from hora.tensorflow.graph import after_all, now
+from hora.tensorflow.graph import after_all, in_session, now
 from hora.tensorflow.slices import Slices, check_slices
 from hora.tensorflow.surface import plainly, public
 from hora.transport.base import ReduceOp
@@ -121,10 +121,11 @@ def _allreduce(
     _check_given(tensors, "grouped_allreduce")
     sparse = {i: tensor for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)}
     packed = [compression.compress(plain(tensor)) for i, tensor in enumerate(tensors) if i not in sparse]
-    types = [*(dtype_of(small) for small, _ in packed), *(dtype_of(slices.values) for slices in sparse.values())]
+    if sparse:  # before anything is said about types
+        check_slices(reduction(_ALLREDUCE, [], op, average, prescale, postscale))
+    types = [dtype_of(plain(slices.values)) for slices in sparse.values()]
+    types += [dtype_of(small) for small, _ in packed]
     how = reduction(_ALLREDUCE, types, op, average, prescale, postscale)
-    if sparse:
-        check_slices(how)
     results: dict[int, Any] = {}
     if packed:
         reduced = gradients.allreduce([small for small, _ in packed], how, name, process_set, grouped=grouped)
@@ -182,8 +183,9 @@ def broadcast_(
     several = isinstance(variables, (list, tuple))
     given = [own_variable(variable) for variable in (variables if several else [variables])]
     _check_given(given, "broadcast_")
-    assign_from_root(given, root_rank, name, process_set)
-    values = [variable.value() for variable in given]
+    assigned = assign_from_root(given, root_rank, name, process_set)
+    with tf.control_dependencies([] if assigned is None else [assigned]):  # a session runs only what is asked for
+        values = [variable.read_value() for variable in given]
     return values if several else values[0]
 
 
@@ -253,12 +255,17 @@ def _reducescatter(
 
 
 @public
-def barrier(process_set: ProcessSet = global_process_set) -> None:
+def barrier(process_set: ProcessSet = global_process_set) -> Any:
+    """
+    Returns None; in a graph for sessions, the operation to run.
+    """
+
     def meet() -> int:
         session.engine().barrier(process_set)
         return 0
 
-    after_all(meet)
+    met = after_all(meet)
+    return met.op if in_session() else None
 
 
 @public

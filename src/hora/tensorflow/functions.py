@@ -18,7 +18,7 @@ from hora.ops import host
 from hora.ops.host import Array
 from hora.ops.objects import allgather_object, broadcast_object
 from hora.ops.started import Started
-from hora.tensorflow.graph import carry, traced_name
+from hora.tensorflow.graph import carry, in_session, traced_name
 from hora.tensorflow.surface import plainly
 
 __all__ = [
@@ -61,7 +61,7 @@ def broadcast_variables(
     """
     given = list(variables)
     if not given:
-        return tf.no_op() if _in_session() else None
+        return tf.no_op() if in_session() else None
     return assign_from_root(given, root_rank, name or "variables", process_set)
 
 
@@ -72,7 +72,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     Args:
         root_rank: The rank to copy from.
     """
-    if not _in_session():
+    if not in_session():
         raise UnsupportedError(
             "broadcast_global_variables without a session. TensorFlow keeps a list of all variables only for those."
             " Use broadcast_variables(model.variables, root_rank=0)."
@@ -127,12 +127,7 @@ def assign_from_root(variables: Sequence[Any], root_rank: int, name: str | None,
     if tf.executing_eagerly() and session.engine().rank == root_rank:
         return None
     assigned = [v.assign(result, read_value=False) for v, result in zip(own, results, strict=True)]
-    return tf.group(*assigned) if _in_session() else None
-
-
-def _in_session() -> bool:
-    """Whether what is traced is run by a session; what is in a function runs with it."""
-    return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+    return tf.group(*assigned) if in_session() else None
 
 
 def _as_bits(array: Array) -> Array:

@@ -74,7 +74,10 @@ def broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet)
 
     def backward(grads: list[Any]) -> list[Any]:
         averaged = allreduce(grads, Reduction(ReduceOp.AVERAGE), f"{start.name}.grad", process_set)
-        return averaged if process_set.members[process_set.rank()] == root else [tf.zeros_like(averaged[0])]
+        if process_set.members[process_set.rank()] == root:
+            return averaged
+        with tf.control_dependencies(averaged):  # a session runs what is asked for, and the root waits for this rank
+            return [tf.zeros_like(grads[0])]
 
     def forward(inputs: Sequence[Any]) -> list[Any]:
         return carry(start, inputs, [tensor.dtype], [tensor.shape])

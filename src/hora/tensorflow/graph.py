@@ -4,8 +4,10 @@ Eagerly it is a call. In a graph it is two operations that call Python (``tf.num
 as arrays over the same memory, both ways): one begins the collective and never waits, the other waits for its result.
 
 TensorFlow's threads are few, and one that waits does nothing else. If ranks reach independent collectives in different
-orders, each could wait for one that the other has not begun, because its thread is waiting. So nothing is waited for in
-a ``tf.function`` before all collectives that do not depend on its result have begun: see ``_begin_all_first``.
+orders, each could wait for one that the other has not begun, because its thread is waiting. A ``tf.function`` begins
+its collectives in the order of the program, and waits for nothing before all that do not depend on its result have
+begun: see ``_begin_all_first``. A session knows no such order, and what it will run is not known beforehand. There none
+of TensorFlow's threads waits: see ``_aside``.
 
 An operation of a graph is named when it is traced, by the user or after the function and a counter: the same on all
 ranks that trace the same code. Retracing gives the same names again.
@@ -16,8 +18,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +30,7 @@ from hora.ops.host import Array
 from hora.ops.started import Started
 from hora.tensorflow.adapter import as_array, as_tensor, like
 
-__all__ = ["Start", "after_all", "carry", "now", "traced_name"]
+__all__ = ["Start", "after_all", "carry", "in_session", "now", "traced_name"]
 
 Start = Callable[[Sequence[Array]], Started[list[Array]]]
 """Begins a collective on arrays; what it gives has a list of arrays for its result."""
@@ -35,7 +38,7 @@ Start = Callable[[Sequence[Array]], Started[list[Array]]]
 _LIBRARIES = tuple(str(Path(file).parent) + "/" for file in (str(Path(__file__).parent), tf.__file__))
 
 _numbers = itertools.count()
-_under_way: dict[int, Started[list[Array]]] = {}
+_under_way: dict[int, Started[list[Array]] | Future[list[Any]] | _Call] = {}
 
 
 def traced_name(kind: str, name: str | None) -> str | None:
@@ -69,17 +72,14 @@ def carry(start: Start, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: S
             _under_way[number] = start([np.asarray(array) for array in arrays])
         return np.int64(number)
 
-    def end(number: Any) -> Any:
-        return _under_way.pop(int(number)).result()
-
     ticket = tf.numpy_function(begin, list(tensors), tf.int64, name="hora_begin")
     ticket.set_shape([])
     line = _user_line(ticket.op)
-    results = tf.numpy_function(end, [ticket], list(dtypes), stateful=False, name="hora_wait")
-    for result, shape in zip(results, shapes, strict=True):
-        result.set_shape(shape)
-    _begin_all_first(ticket.op, results[0].op)
-    return list(results)
+    outputs = _wait(ticket, dtypes)
+    for output, shape in zip(outputs, shapes, strict=True):
+        output.set_shape(shape)
+    _begin_all_first(ticket.op, outputs[0].op)
+    return outputs
 
 
 def now(function: Callable[[], int]) -> Any:
@@ -92,11 +92,98 @@ def now(function: Callable[[], int]) -> Any:
 
 
 def after_all(function: Callable[[], int]) -> Any:
-    """The same, once all collectives that this graph has begun are over."""
+    """The same, once all collectives that this function has begun are over; in a session that is the caller's affair.
+
+    The function may wait for other ranks.
+    """
     if tf.executing_eagerly():
         return now(function)
-    with tf.control_dependencies(list(_waits(tf.compat.v1.get_default_graph()))):
-        return now(function)
+    if not _for_session():
+        with tf.control_dependencies(list(_waits(tf.compat.v1.get_default_graph()))):
+            return now(function)
+
+    def begin() -> Any:
+        number = next(_numbers)
+        _under_way[number] = _Call(function)
+        return np.int64(number)
+
+    (result,) = _wait(tf.numpy_function(begin, [], tf.int64, name="hora_begin"), [tf.int32])
+    result.set_shape([])
+    return result
+
+
+def in_session() -> bool:
+    """Whether a session runs what is traced now, and only if it is asked for; what is in a function runs with it."""
+    return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+
+
+def _for_session() -> bool:
+    """The same, or in a function of a graph that is run by a session: its threads are the session's."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
+class _Call(NamedTuple):
+    """What waits for others when it is called, in the place of what is under way."""
+
+    function: Callable[[], int]
+
+    def result(self) -> list[Any]:
+        return [np.int32(self.function())]
+
+
+def _wait(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
+    """The operation that has the result of what is under way.
+
+    In a function it has no state: see ``_begin_all_first``. In a session it has, lest TensorFlow leaves it out where it
+    must only have run.
+    """
+
+    def end(number: Any) -> Any:
+        return _under_way.pop(int(number)).result()
+
+    ticket = _aside(ticket) if _for_session() else ticket
+    results = tf.numpy_function(end, [ticket], list(dtypes), stateful=in_session(), name="hora_wait")
+    return list(results)
+
+
+def _aside(ticket: Any) -> Any:
+    """The ticket, once what is under way is over: waited for on a thread of its own, while TensorFlow's go on.
+
+    An operation that takes the only element of a data set is one of the few that hold no thread of the session's while
+    they are not done; and the element is computed by what the data set has in place of the session's threads. It takes
+    half a millisecond, so it is not for functions, which have an order.
+    """
+
+    graph = ticket.graph
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    with graph.as_default():
+        settled = _kept(graph, "_hora_settled", _settled)
+    (ticket,) = tf.raw_ops.PartitionedCall(args=[ticket], Tout=[tf.int64], f=settled)
+    return ticket
+
+
+def _settled() -> Any:
+    """The function that does it. It is called as one without a state, or calls of it would be put in an order."""
+
+    def settle(number: Any) -> Any:
+        settled: Future[list[Any]] = Future()
+        try:
+            settled.set_result(_under_way[int(number)].result())
+        except BaseException as error:
+            settled.set_exception(error)
+        _under_way[int(number)] = settled
+        return number
+
+    def single(ticket: Any) -> Any:
+        element = {"output_types": [tf.int64], "output_shapes": [tf.TensorShape([])]}
+        over = tf.data.Dataset.from_tensors(ticket).map(lambda number: tf.numpy_function(settle, [number], tf.int64))
+        variant = tf.raw_ops.PrivateThreadPoolDataset(
+            input_dataset=tf.data.experimental.to_variant(over), num_threads=tf.constant(1, tf.int64), **element
+        )
+        return tf.raw_ops.DatasetToSingleElement(dataset=variant, **element)[0]
+
+    return tf.function(single).get_concrete_function(tf.TensorSpec([], tf.int64))
 
 
 def _user_line(operation: Any) -> str:

@@ -1,7 +1,8 @@
 """``tf.IndexedSlices``, which embeddings have for gradients: rows of a large tensor, and which rows they are.
 
 They are reduced by gathering everybody's rows and indices. Together those stand for the sum: TensorFlow adds up rows of
-equal index wherever it uses them.
+equal index wherever it uses them. That is after they are scaled, so integers that are averaged become real numbers, as
+in Horovod: rounded one by one, they would not add up to the average.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from hora.engine.process_set import ProcessSet
-from hora.errors import UsageError
+from hora.errors import UnsupportedError
 from hora.ops.resolve import Reduction
+from hora.tensorflow.adapter import plain
 from hora.tensorflow.compression import Compressor
 from hora.transport.base import ReduceOp
 
@@ -23,7 +25,7 @@ __all__ = ["Slices", "check_slices"]
 def check_slices(how: Reduction) -> None:
     """Refuse operations that gathering does not do."""
     if how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise UsageError(
+        raise UnsupportedError(
             f"allreduce of tf.IndexedSlices with op={how.op.name.capitalize()}. Slices of different ranks are added up"
             " where their indices are equal. Use op=Sum or op=Average, or tf.convert_to_tensor(slices)"
             " (sparse_as_dense=True of an optimizer or a tape)."
@@ -35,9 +37,9 @@ class Slices:
 
     def __init__(self, slices: Sequence[Any], compression: type[Compressor]) -> None:
         self._slices, self._compression = slices, compression
-        packed = [compression.compress(part.values) for part in slices]
+        packed = [compression.compress(plain(part.values)) for part in slices]
         self._contexts = [context for _, context in packed]
-        self.sent = [*(values for values, _ in packed), *(part.indices for part in slices)]
+        self.sent = [*(values for values, _ in packed), *(plain(part.indices) for part in slices)]
 
     def combined(self, gathered: Sequence[Any], how: Reduction, process_set: ProcessSet) -> list[Any]:
         """The slices of all ranks together."""
@@ -50,6 +52,7 @@ class Slices:
         ):
             whole = self._compression.decompress(values, context)
             if factor != 1:
-                whole = tf.cast(tf.cast(whole, tf.float64) * factor, whole.dtype)
+                real = tf.truediv(whole, tf.ones([], whole.dtype))  # which type that is, TensorFlow knows
+                whole = tf.cast(tf.cast(real, tf.float64) * factor, real.dtype)
             result.append(tf.IndexedSlices(whole, indices, dense_shape=part.dense_shape))
         return result

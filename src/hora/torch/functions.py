@@ -2,7 +2,7 @@
 
 Promises: after a broadcast every rank has what the root has, with the same types; the root's own is left as it is; no
 optimizer is stepped to get there. Objects are serialised with pickle (cloudpickle where that is not enough) and go only
-between the ranks of the job. If one cannot be serialised, every rank raises.
+between the ranks of the job, with a code that says so. If one cannot be serialised, every rank raises.
 """
 
 from __future__ import annotations
@@ -102,17 +102,18 @@ def broadcast_optimizer_state(
     _check_layout(optimizer, process_set)
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     sender = _TensorsApart(own)
-    is_root = session.engine().rank == root_rank
+    engine = session.engine()
+    is_root = engine.rank == root_rank
     if is_root:
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-        data, failure = pack((dict(optimizer.state), options), sender.persistent_id)
+        data, failure = pack((dict(optimizer.state), options), engine.key, root_rank, sender.persistent_id)
     else:
         data, failure = b"", None
     data = broadcast_bytes(data, root_rank, "optimizer_state", process_set)
     if failure is not None:
         raise failure
     if not is_root:
-        state, options = unpack(data, root_rank, sender.persistent_load)
+        state, options = unpack(data, engine.key, root_rank, sender.persistent_load)
         optimizer.state.clear()
         optimizer.state.update(state)
         for group, received in zip(optimizer.param_groups, options, strict=True):

@@ -38,8 +38,9 @@ def again(tensor: torch.Tensor, call: Call) -> bool:
     except _NOT_KNOWN:
         return False
     _touch((tensor,))
-    if code := known.again(known.ready, tensor.data_ptr()):
-        known.finish(code)
+    address = tensor.data_ptr()
+    if code := known.again(known.ready, address):
+        known.finish(code, address)
     return True
 
 

@@ -105,12 +105,9 @@ def alltoall(
     engine = session.engine()
     place, (sent,) = _outgoing(engine, [tensor], "alltoall", rows_matter=True)
     row_bytes = _row_bytes(sent)
-    if not row_bytes:
-        raise UsageError(
-            f"alltoall of shape {tuple(tensor.shape)}: its rows have no elements. Nothing would be moved, and the"
-            " rows could not be counted at the other end. Exchange the numbers of rows themselves, or give the rows"
-            " some width."
-        )
+    if not row_bytes:  # the bytes received tell the rows: a byte stands for each that has no elements
+        counted = alltoall(sent.new_zeros(len(sent), dtype=torch.uint8), splits, name, process_set)
+        return counted.then(lambda rows: Gathered(tensor.new_empty(len(rows.tensor), *tensor.shape[1:]), rows.rows))
     set_size = len(process_set.members)
     splits = equal_splits(len(sent), set_size) if splits is None else splits_of(splits, len(sent), set_size)
     ticket = engine.submit(

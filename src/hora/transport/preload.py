@@ -1,7 +1,9 @@
 """The memory of workers: gradients that are born in shared memory, and large blocks that are kept when freed.
 
 The launcher puts ``_alloc.so`` (native/preload) into ``LD_PRELOAD`` of its workers. It is inert until the optimizer
-says which sizes its gradients have. Where another allocator is preloaded already, that one stays alone.
+says which sizes its gradients have. Where another allocator is preloaded already, that one stays alone; where the
+program is linked to another one, calls are passed on to that one. ``init`` takes it out of the environment again, so
+that what a worker starts does not have it; until then it must be there, for the command may be a shell that starts it.
 
 glibc gives large blocks back to the kernel when they are freed and has their pages cleared again for the next, every
 step. A tensor of 64 MB made that way takes ten times as long to write as one whose memory was kept, so blocks of up to
@@ -14,14 +16,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["preload"]
+__all__ = ["LIBRARY", "preload"]
 
-_LIBRARY = Path(__file__).with_name("_alloc.so")
+LIBRARY = Path(__file__).with_name("_alloc.so")
 _KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 _OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc", "_alloc.so")
 
 
-def preload(environment: Mapping[str, str], library: Path = _LIBRARY) -> dict[str, str]:
+def preload(environment: Mapping[str, str], library: Path = LIBRARY) -> dict[str, str]:
     """What to add to a worker's environment; nothing if it cannot or need not be.
 
     >>> preload({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, Path(__file__))

@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 3
+ABI = 4
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
@@ -32,8 +32,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "open": (_CORE, (_INT, _INT, _I64, _I64, _U64, _U64, _INT)),
     "watch": (None, (_CORE, _POINTER)),
     "pin": (_INT, (_CORE, _INT)),
-    "leave": (None, (_CORE,)),
+    "leave": (_INT, (_CORE,)),
     "close": (None, (_CORE,)),
+    "holder": (_INT, (_CORE,)),
     "generation": (_U32, (_CORE,)),
     "set": (_INT, (_CORE, _POINTER, _INT)),
     "plan": (
@@ -50,6 +51,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ready": (_POINTER, (_CORE, _I64)),
     "again": (_I64, (_POINTER, _POINTER)),
     "release": (None, (_CORE, _I64)),
+    "withdraw": (None, (_CORE, _I64)),
     "unblock": (None, (_CORE,)),
     "take": (_POINTER, (_CORE, _I64, _INT, _POINTER)),
     "free": (None, (_POINTER,)),
@@ -59,7 +61,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "failure_text": (_INT, (_CORE, _U64, _POINTER, _INT)),
     "not_finite": (_INT, (_CORE, _I64, _POINTER)),
     "fail": (_INT, (_CORE, _U32, _U64, _INT, _TEXT)),
-    "join": (_INT, (_CORE, _INT, _I64, _POINTER)),
+    "join": (_I64, (_CORE, _INT)),
+    "join_wait": (_INT, (_CORE, _I64, _I64, _POINTER)),
     "dead": (_INT, (_CORE,)),
     "mark_dead": (None, (_CORE, _INT, _TEXT)),
     "state": (_INT, (_CORE, _INT)),

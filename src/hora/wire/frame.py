@@ -29,7 +29,10 @@ from typing import Literal, NamedTuple
 
 from hora.errors import HoraError
 
-__all__ = ["SECRET_BYTES", "Channel", "Chunk", "Codec", "Endpoint", "Role", "WireClosed", "WireError", "WireTimeout"]
+__all__ = [
+    "MAX_FRAME_BYTES", "SECRET_BYTES", "Channel", "Chunk", "Codec", "Endpoint", "Role", "WireClosed", "WireError",
+    "WireTimeout", "WireTooLarge",
+]  # fmt: skip
 
 SECRET_BYTES = 32
 MAX_FRAME_BYTES = 16 * 2**20
@@ -55,6 +58,10 @@ class WireClosed(WireError):
 
 class WireTimeout(WireError):
     """The other end did not read or write in time."""
+
+
+class WireTooLarge(WireError):
+    """What was to be sent does not fit in a frame; nothing was sent, and the connection is as it was."""
 
 
 class Chunk(NamedTuple):
@@ -95,10 +102,16 @@ class Codec:
         """Whether the start of something has come in whose end has not."""
         return bool(self._inbound)
 
+    def key_for(self, use: str) -> bytes:
+        """A key for something else than frames, the same for all who know the secret, and another for every use."""
+        return hmac.digest(self._secret, b"key for " + use.encode(), "sha256")
+
     def send(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Queue one payload, with open file descriptors for a Unix socket to carry along."""
         if len(payload) > self._max_bytes:
-            raise WireError(f"a message of {len(payload)} bytes exceeds the limit of {self._max_bytes} bytes per frame")
+            raise WireTooLarge(
+                f"a message of {len(payload)} bytes exceeds the limit of {self._max_bytes} bytes per frame"
+            )
         if self._keys is None:
             self._early.append((payload, descriptors))
             return
@@ -207,6 +220,9 @@ class Endpoint:
         """Since when (monotonic) the peer has owed us the rest of a frame."""
         return self._partial_since
 
+    def key_for(self, use: str) -> bytes:
+        return self._codec.key_for(use)
+
     def queue(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
         self._codec.send(payload, descriptors)
 
@@ -289,6 +305,10 @@ class Channel:
 
     def fileno(self) -> int:
         return self._endpoint.fileno()
+
+    def key_for(self, use: str) -> bytes:
+        """A key of the job's for something else than frames; see ``Codec``."""
+        return self._endpoint.key_for(use)
 
     def send(self, payload: bytes, *, timeout_s: float, descriptors: tuple[int, ...] = ()) -> None:
         """Write one payload; raises WireTimeout if the peer does not read, WireClosed if it is gone."""

@@ -2,21 +2,24 @@
 
 Every message carries its generation, so that a message of a generation that is over is recognised wherever it turns up.
 Ranks in messages are ranks inside the generation, except in :class:`Hello`, which is about the launched world. Requests
-travel as the bytes that ``engine.request`` made of them: this layer moves them and knows nothing of operations.
+and snapshots travel as the bytes that ``engine.request`` and ``engine.snapshot`` made of them: this layer moves them
+and knows nothing of operations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from hora.config.settings import Settings
-from hora.wire.frame import WireError
+from hora.wire.frame import MAX_FRAME_BYTES, WireError, WireTooLarge
 
 __all__ = [
     "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "GivenUp", "Hello",
-    "Join", "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "PendingOp", "Plan", "RankReport", "Refused",
-    "SnapshotAsk", "SnapshotReply", "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply",
-    "StoreSet", "Submit", "Verdict", "Welcome", "decode", "encode",
+    "Join", "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "Plan", "Refused", "SnapshotAsk", "SnapshotReply",
+    "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit", "Verdict",
+    "Welcome", "decode", "encode", "portions",
 ]  # fmt: skip
 
 Members = tuple[int, ...]
@@ -67,6 +70,7 @@ class Welcome(Message, frozen=True):
     the hub is elsewhere; then the members make it themselves.
 
     The others are "gloo" and "mpi", and "shm+gloo" and "shm+mpi": shared memory inside each host, the other between.
+    ``unshared`` says why it is not "shm", if somebody might have expected that.
     """
 
     rank: int
@@ -74,6 +78,7 @@ class Welcome(Message, frozen=True):
     transport: str
     settings: Settings
     descriptor: bool = False
+    unshared: str = ""
 
 
 class Refused(Message, frozen=True):
@@ -157,17 +162,17 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     """An operation named in full; ``id`` is the number it goes by from now on, 0 if none."""
 
     name: str
-    members: Members
     id: int
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Operations to carry out in one go.
+    """Operations of the same ``members`` to carry out in one go; those are left out if all go by numbers.
 
     ``contributors`` empty means all members; ``received`` is in bytes, by segment and member.
     """
 
     ops: tuple[Op | int, ...]
+    members: Members
     contributors: Members = ()
     divisor: int = 1
     received: tuple[tuple[int, ...], ...] = ()
@@ -231,27 +236,9 @@ class StateReply(Message, frozen=True):
     waiting_on: tuple[tuple[str, Members], ...]
 
 
-class RankReport(msgspec.Struct, frozen=True, array_like=True):
-    rank: int
-    pid: int
-    blocked: bool
-    waiting_on: tuple[tuple[str, Members], ...]
-    silent: bool = False
-
-
-class PendingOp(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    members: Members
-    requests: dict[int, bytes]
-    age_s: float
-    missing: Members
-
-
 class SnapshotReply(Message, frozen=True):
     id: int
-    progress: int
-    ranks: tuple[RankReport, ...]
-    pending: tuple[PendingOp, ...]
+    snapshot: bytes
 
 
 # ---- the store by which transports find each other ----
@@ -311,6 +298,38 @@ def encode(message: Message) -> bytes:
     Left(generation=3, rank=1)
     """
     return _encoder.encode(message)
+
+
+def portions(message: Message, limit: int = MAX_FRAME_BYTES) -> Iterator[bytes]:
+    """The message as payloads: one, or several where what it lists does not fit in one frame.
+
+    Raises WireTooLarge if it cannot be told in parts either.
+
+    >>> [decode(part) for part in portions(Submit(1, (b"first", b"second")), 20)]
+    [Submit(generation=1, items=(b'first',)), Submit(generation=1, items=(b'second',))]
+    """
+    payload = encode(message)
+    if len(payload) <= limit:
+        yield payload
+        return
+    halves: tuple[Message, ...] = ()
+    match message:
+        case Submit(generation=generation, items=items) if half := len(items) // 2:
+            halves = Submit(generation, items[:half]), Submit(generation, items[half:])
+        case Plan(generation=generation, batches=batches, notices=notices, forget=forget):
+            if half := len(batches) // 2:
+                halves = Plan(generation, batches[:half]), Plan(generation, batches[half:], notices, forget)
+            elif batches and (notices or forget):
+                halves = Plan(generation, batches), Plan(generation, (), notices, forget)
+            elif half := len(notices) // 2:
+                halves = Plan(generation, (), notices[:half]), Plan(generation, (), notices[half:], forget)
+    if not halves:
+        raise WireTooLarge(
+            f"a {type(message).__name__} of {len(payload)} bytes was to be sent, and a frame holds {limit}. Give "
+            "operations shorter names, and groups fewer tensors"
+        )
+    for part in halves:
+        yield from portions(part, limit)
 
 
 def decode(payload: bytes) -> AnyMessage:

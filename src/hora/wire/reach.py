@@ -1,7 +1,8 @@
 """Reaching a process that listens on TCP: all its addresses at once, keeping the first that answers and has the secret.
 
 An address may be another machine's as well (the private networks of two hosts are often numbered alike), so an address
-that connects but cannot prove that it knows the secret is passed over like one that refuses.
+that connects but cannot prove that it knows the secret is passed over like one that refuses. One that hangs up before
+it could is tried again as long as there is time: it may be the right one, with strangers crowding at its door.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import os
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from hora.wire.addresses import split
 from hora.wire.door import tune_tcp
-from hora.wire.frame import Channel, Role, WireError
+from hora.wire.frame import Channel, Role, WireClosed, WireError
 
 __all__ = ["Unreachable", "reach"]
 
 _PROOF_S = 5.0  # for an address that connected to show that it is the right one
+_AGAIN_S = 0.1
 
 
 class Unreachable(WireError):
@@ -40,34 +43,43 @@ def reach(addresses: Sequence[str], secret: bytes, *, timeout_s: float, role: Ro
     """
     deadline = time.monotonic() + timeout_s
     failures = dict.fromkeys(addresses, f"no answer within {timeout_s:g} s")
+    to_dial = deque((0.0, address) for address in addresses)  # from when on, in this order
     with contextlib.ExitStack() as unused, selectors.DefaultSelector() as selector:
-        for address in addresses:
-            try:
-                selector.register(unused.enter_context(_dial(address)), selectors.EVENT_WRITE, address)
-            except (OSError, ValueError) as error:
-                failures[address] = _reason(error)
-        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
+        while (now := time.monotonic()) < deadline and (to_dial or selector.get_map()):
+            while to_dial and to_dial[0][0] <= now:
+                _, address = to_dial.popleft()
+                try:
+                    selector.register(unused.enter_context(_dial(address)), selectors.EVENT_WRITE, address)
+                except (OSError, ValueError) as error:
+                    failures[address] = _reason(error)
+            for key, _ in selector.select(min([deadline, *(when for when, _ in to_dial)]) - now):
                 sock, address = key.fileobj, key.data
                 assert isinstance(sock, socket.socket)
                 selector.unregister(sock)
                 try:
-                    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                        raise OSError(code, os.strerror(code))
-                    tune_tcp(sock)
-                    mine = sock.dup()
-                    channel = Channel(mine, secret, role)
-                    try:
-                        channel.prove(timeout_s=min(_PROOF_S, max(0.1, deadline - time.monotonic())))
-                    except WireError:
-                        channel.close()
-                        raise
-                    return channel
+                    return _prove(sock, secret, role, deadline)
                 except OSError as error:
                     failures[address] = _reason(error)
                 except WireError as error:
                     failures[address] = f"it answers, but is not this job's: {error}"
+                    if isinstance(error, WireClosed):
+                        to_dial.append((time.monotonic() + _AGAIN_S, address))
+                sock.close()
     raise Unreachable(failures)
+
+
+def _prove(sock: socket.socket, secret: bytes, role: Role, deadline: float) -> Channel:
+    """A channel over what has connected, once the other end has shown that it knows the secret."""
+    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))
+    tune_tcp(sock)
+    channel = Channel(sock.dup(), secret, role)
+    try:
+        channel.prove(timeout_s=min(_PROOF_S, max(0.1, deadline - time.monotonic())))
+    except WireError:
+        channel.close()
+        raise
+    return channel
 
 
 def _dial(address: str) -> socket.socket:

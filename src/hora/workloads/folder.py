@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hora import __version__
-from hora.checkpoint.whole import json_text, replacing
+from hora.checkpoint.whole import from_json, json_text, replacing
 from hora.config.settings import PREEMPTED_EXIT_CODE
 from hora.errors import BadData, HoraError, UsageError
 
@@ -196,12 +196,9 @@ def read(folder: Path) -> RunFile:
 
 
 def read_json(path: Path, kind: type[T], advice: str) -> T:
-    """A record. What is null in it gets its default: JSON has no other way to write a number that is not one."""
+    """A record. A number that was none when it was written is nan."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-        if isinstance(content, dict):
-            content = {name: value for name, value in content.items() if value is not None}
-        return msgspec.convert(content, kind, str_keys=True)
+        return from_json(path.read_bytes(), kind)
     except FileNotFoundError:
         what = "is empty" if path.parent.is_dir() and not any(path.parent.iterdir()) else f"has no {path.name}"
         what = what if path.parent.is_dir() else "does not exist"

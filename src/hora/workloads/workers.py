@@ -27,11 +27,12 @@ __all__ = ["Worker", "Workers", "device_of_this_worker"]
 
 
 def device_of_this_worker() -> torch.device:
-    """The GPU of this rank's place on its host, else the CPU."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(hvd.local_rank())
-        return torch.device("cuda", hvd.local_rank())
-    return torch.device("cpu")
+    """The GPU of this rank's place on its host, else the CPU; of those it sees, which may be its own only."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 class Workers:

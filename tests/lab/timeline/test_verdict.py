@@ -10,6 +10,8 @@ from tests.lab.timeline import traces
 from tests.lab.timeline.test_measure import MS, numbers
 from tests.lab.timeline.traces import Op, op
 
+from hora.config.settings import Settings
+from hora.lab.timeline import verdict
 from hora.lab.timeline.clock import put_together
 from hora.lab.timeline.measure import measure
 from hora.lab.timeline.read import read
@@ -92,3 +94,7 @@ def test_copies_of_horovod(tmp_path: Path) -> None:
         operation.activities.append(network)
     found = findings(measure([track]))
     assert found[0].kind == "copies" and found[0].gain == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_batch_holds_what_the_engine_lets_it_hold() -> None:
+    assert Settings().fusion_bytes == verdict._FUSED_BYTES

@@ -214,6 +214,32 @@ def test_data_that_changed_or_was_left_half_way_comes_again(stubs: Stubs, stagin
     assert [path.name for path in (disk / "set" / "train").iterdir()] == ["2.txt"]
 
 
+@pytest.mark.parametrize("what", ["folder", "data"])
+def test_what_somebody_else_put_in_the_place_of_the_data_is_not_used(
+    stubs: Stubs, staging: Order, tmp_path: Path, what: str
+) -> None:
+    disk, theirs = tmp_path / "h1" / "local disk" / STAGED, tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    if what == "folder":
+        disk.parent.mkdir(parents=True)
+        disk.symlink_to(theirs)
+    else:
+        stubs.run(script_of(staging), tmp_path)
+        shutil.rmtree(disk / "set")
+        (disk / "set").symlink_to(theirs)
+    code, said = stubs.run(script_of(staging), tmp_path)
+    assert code == 1 and f"h1: {disk}/set cannot be trusted" in said and "Nothing was started" in said
+    assert list(theirs.iterdir()) == [] and theirs.stat().st_mode & 0o777 == 0o755
+
+
+def test_only_this_user_can_open_the_data_on_a_node(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+    disk = tmp_path / "h1" / "local disk" / STAGED
+    disk.mkdir(parents=True)
+    disk.chmod(0o777)  # made by an older script
+    stubs.run(script_of(staging), tmp_path)
+    assert [(tmp_path / host / "local disk" / STAGED).stat().st_mode & 0o777 for host in ("h1", "h2")] == [0o700] * 2
+
+
 @pytest.mark.parametrize("code", [0, 42, 75])
 def test_data_is_removed_however_the_job_ends(stubs: Stubs, staging: Order, tmp_path: Path, code: int) -> None:
     order = msgspec.structs.replace(staging, keep_staged=False, warn=WARN, max_requeues=2)

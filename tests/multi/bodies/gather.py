@@ -134,6 +134,9 @@ def alltoall_rows_that_stay(hvd: ModuleType, rank: int, size: int) -> None:
     assert result.tolist() == [rank + 100.0 * r for r in range(size)]
     nothing, received = hvd.alltoall(own, [0] * size)
     assert nothing.shape == (0,) and received.tolist() == [0] * size
+    narrow, received = hvd.alltoall(own.reshape(-1, 1)[:, :0], [r + 1 for r in range(size)] if size < 4 else [1] * size)
+    each = rank + 1 if size < 4 else 1
+    assert narrow.shape == (each * size, 0) and received.tolist() == [each] * size and narrow.dtype == own.dtype
 
 
 def scattered(rank: int, size: int, total: torch.Tensor) -> torch.Tensor:

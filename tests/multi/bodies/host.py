@@ -15,7 +15,20 @@ from hora.ops import host
 from hora.ops.resolve import Reduction
 from hora.transport.base import ReduceOp
 
-DTYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", ml_dtypes.bfloat16, "float32", "float64", "bool"]
+DTYPES = [
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "float16",
+    ml_dtypes.bfloat16,
+    "float32",
+    "float64",
+    "bool",
+]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,6 +68,8 @@ def every_collective_on_every_type(hvd: ModuleType, rank: int, size: int) -> Non
                 start = sum(splits[:me])
                 same(exchanged.array, np.concatenate([w[start : start + splits[me]] for w in whole]))
                 assert exchanged.rows == (splits[me],) * len(ranks)
+                narrow = host.alltoall(whole[me][:, :0], splits, None, process_set).result()
+                assert narrow.rows == exchanged.rows and narrow.array.shape == (len(exchanged.array), 0)
                 if dtype == "bool":
                     continue
                 blocks = [array(r, (2 * len(ranks) + 1, 2), dtype) for r in ranks]
@@ -89,3 +104,21 @@ def a_mismatch_is_everybodys(hvd: ModuleType, rank: int, size: int) -> None:
     started = host.allreduce([np.zeros(rank + 1)], Reduction(ReduceOp.SUM), "uneven", hvd.global_process_set)
     with raises(MismatchError, "uneven"):
         started.result()
+
+
+@body()
+def unsigned_integers(hvd: ModuleType, rank: int, size: int) -> None:
+    """Values that a signed type of their size does not have; what does not fit wraps."""
+    for dtype in ("uint16", "uint32"):
+        top = int(np.iinfo(dtype).max)
+        parts = [np.array([top - r, r, top // size], dtype) for r in range(size)]
+        numbers = np.array([p.astype("int64") for p in parts])
+        expected = {
+            ReduceOp.SUM: numbers.sum(0), ReduceOp.MIN: numbers.min(0), ReduceOp.MAX: numbers.max(0),
+            ReduceOp.AVERAGE: numbers.sum(0) // size,
+        }  # fmt: skip
+        for op, wanted in expected.items():
+            (found,) = host.allreduce([parts[rank]], Reduction(op), f"{dtype}{op}", hvd.global_process_set).result()
+            same(found, wanted.astype(dtype))
+        (sent,) = host.broadcast([parts[rank]], size - 1, dtype, hvd.global_process_set).result()
+        same(sent, parts[-1])

@@ -90,6 +90,20 @@ def others_are_refused_while_a_rank_has_joined(hvd: ModuleType, rank: int, size:
     hvd.join()
 
 
+@body(sizes=(2, 3, 4))
+def a_barrier_counts_who_has_joined(hvd: ModuleType, rank: int, size: int) -> None:
+    """As in Horovod: it holds up those who still work, and does not need those who have joined."""
+    for round in range(3):
+        for step in range(steps_of(rank)):
+            hvd.barrier()
+            result = hvd.allreduce(torch.ones(2), name=f"{round}.{step}", op=hvd.Sum)
+            check(result, torch.full((2,), float(len(active(step, size)))))
+            hvd.barrier()
+        assert hvd.join() == size - 1
+    hvd.barrier()  # of everybody again
+    check(hvd.allreduce(torch.ones(2), name="after", op=hvd.Sum), torch.full((2,), float(size)))
+
+
 @body()
 def again_and_again(hvd: ModuleType, rank: int, size: int) -> None:
     for round in range(5):

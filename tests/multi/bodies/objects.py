@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import pickle
 import threading
-from types import ModuleType
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from tests.multi.body import body
 from tests.multi.data import process_sets, raises, tensor
+
+from hora.ops import host
 
 
 @body()
@@ -43,6 +49,64 @@ def allgather_object(hvd: ModuleType, rank: int, size: int) -> None:
     assert hvd.allgather_object({"rank": rank, "pad": "x" * rank}, name="o") == [
         {"rank": r, "pad": "x" * r} for r in range(size)
     ]
+
+
+class Evil:
+    """Unpickling one is noticed."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, ("import builtins; builtins.hora_was_fooled = True",)
+
+
+@body(sizes=(2, 3))
+def objects_altered_on_the_way_are_not_unpickled(hvd: ModuleType, rank: int, size: int) -> None:
+    """The network hands the last rank somebody else's bytes: it raises; the others got theirs, and all can go on."""
+    fooled, last = b"\0" + pickle.dumps(Evil()), rank == size - 1
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.Adam([parameter])
+
+    def broadcast_of_a_stranger(*arguments: Any) -> Any:
+        real = broadcast(*arguments)
+        return SimpleNamespace(result=lambda: [replaced(real.result()[0])])
+
+    def replaced(array: Any) -> Any:
+        return array if array.dtype != np.uint8 else np.frombuffer(fooled, np.uint8)
+
+    def allgather_of_a_stranger(*arguments: Any) -> Any:
+        real = allgather(*arguments)
+
+        def result() -> Any:
+            (gathered,) = real.result()
+            whole = np.concatenate([np.frombuffer(fooled, np.uint8), gathered.array[gathered.rows[0] :]])
+            return [SimpleNamespace(array=whole, rows=[len(fooled), *gathered.rows[1:]])]
+
+        return SimpleNamespace(result=result)
+
+    broadcast, allgather = host.broadcast, host.allgather
+
+    def refused() -> Any:
+        sent = "came as the object of rank 0 are not what it sent"
+        return raises(hvd.HorovodInternalError, sent) if last else nullcontext()
+
+    if last:
+        host.broadcast = broadcast_of_a_stranger
+    try:
+        with refused():
+            assert hvd.broadcast_object({"a": 1}, 0, "altered") == {"a": 1}
+        with refused():
+            hvd.broadcast_parameters({"a": 1}, 0)
+    finally:
+        host.broadcast = broadcast
+    if last:
+        host.allgather = allgather_of_a_stranger
+    try:
+        with refused():
+            assert hvd.allgather_object(rank, "altered") == list(range(size))
+    finally:
+        host.allgather = allgather
+    assert not hasattr(builtins, "hora_was_fooled")
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert hvd.allgather_object(rank) == list(range(size)) and hvd.broadcast_object(rank, 0) == 0
 
 
 @body()

@@ -14,6 +14,8 @@ from tests.multi.bodies.optimizer import STEPS, batch, loss_of, network, same, s
 from tests.multi.body import body
 from tests.multi.data import raises
 
+from hora.errors import UsageError
+
 
 @body()
 def several_optimizers(hvd: ModuleType, rank: int, size: int) -> None:
@@ -46,6 +48,27 @@ def several_optimizers(hvd: ModuleType, rank: int, size: int) -> None:
             models = run(lambda o, m: hvd.DistributedOptimizer(o, m.named_parameters()), [rank], style, how)
             for model, expected in zip(models, reference, strict=True):
                 same(model, expected, style)
+
+
+@body(sizes=(2, 3))
+def of_two_that_alternate_each_notices_a_zero_grad_too_early(hvd: ModuleType, rank: int, size: int) -> None:
+    """Gradients that came before the other's step are by-products, and may be thrown away; later ones may not."""
+    for width in (4, 200):  # in a bucket with others; each by itself
+        models = [torch.nn.Linear(width, width) for _ in range(2)]
+        optimizers = [hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters()) for model in models]
+        data = torch.ones(2, width)
+        for step in range(6):
+            optimizer, model = optimizers[step % 2], models[step % 2]
+            optimizer.zero_grad()
+            model(data).sum().backward()
+            with raises(UsageError, "zero_grad() was called after"):
+                optimizer.zero_grad()
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        models[0](models[1](data)).sum().backward()
+        optimizers[0].step()
+        optimizers[1].zero_grad()
 
 
 @body()

@@ -64,6 +64,18 @@ def diverged_replicas_are_noticed(hvd: ModuleType, rank: int, size: int) -> None
         train(optimizer, model, [rank], steps=4)
 
 
+@body(sizes=(2, 3))
+def the_first_check_of_replicas_names_the_first_step(hvd: ModuleType, rank: int, size: int) -> None:
+    """They differ from the start, because nobody broadcast them: the message must not send anyone to look elsewhere."""
+    model = network()
+    with torch.no_grad():
+        model[3].weight[0, 0] += rank
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    optimizer._reducer._guard._strict = True
+    with raises(DivergenceError, "step 1:", "3.weight"):
+        train(optimizer, model, [rank], steps=1)
+
+
 @body(sizes=(2, 3, 4))
 def named_in_the_step_in_which_it_happens(hvd: ModuleType, rank: int, size: int) -> None:
     """R16 with the optimizer: any tensor, small or of megabytes, alone in the first step or in a bucket later."""

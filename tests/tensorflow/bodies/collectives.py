@@ -13,7 +13,20 @@ from tests.tensorflow.data import array, both_ways, check, process_sets
 from hora.engine import session
 from hora.tensorflow.adapter import as_array
 
-TYPES = [tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool]
+TYPES = [
+    tf.uint8,
+    tf.int8,
+    tf.uint16,
+    tf.int16,
+    tf.uint32,
+    tf.int32,
+    tf.int64,
+    tf.float16,
+    tf.bfloat16,
+    tf.float32,
+    tf.float64,
+    tf.bool,
+]
 IN_GRAPHS = [tf.int64, tf.bfloat16, tf.float32, tf.bool]  # the bridge is the same for all; tracing takes its time
 
 
@@ -36,6 +49,7 @@ def every_collective_on_every_type(hvd: Any, rank: int, size: int) -> None:
             "nothing": hvd.allgather(whole[:0]),
             "exchanged": exchanged,
             "received": received,
+            "exchanged nothing": hvd.alltoall(whole[: 2 * size, :0]),
             "part": hvd.reducescatter(tf.cast(whole, tf.int32), op=hvd.Sum),
         }
 
@@ -54,6 +68,7 @@ def every_collective_on_every_type(hvd: Any, rank: int, size: int) -> None:
             "nothing": wholes[0][:0],
             "exchanged": np.concatenate([w[start : start + splits[rank]] for w in wholes]),
             "received": np.full(size, splits[rank], "int32"),
+            "exchanged nothing": wholes[0][: 2 * size, :0],
             "part": sum(w.astype("int32") for w in wholes)[first : first + rows],
         }
         ways = both_ways(lambda dtype=dtype: work(dtype)) if dtype in IN_GRAPHS else [("eager", work(dtype))]
@@ -136,6 +151,24 @@ def slices(hvd: Any, rank: int, size: int) -> None:
         check(averaged, whole / size, way)
         check(among, whole, way)
         check(dense, np.full(2, size, "float32"), way)
+
+
+def slices_of_integers(hvd: Any, rank: int, size: int) -> None:
+    """They are averaged once those of equal index are added up, not truncated one by one."""
+    for dtype in (tf.int32, tf.uint8, tf.int64):
+        own = tf.IndexedSlices(tf.cast(tf.fill([2, 3], 1 + 2 * rank), dtype), tf.constant([0, rank]))
+        for way, averaged in both_ways(lambda own=own: tf.math.unsorted_segment_sum(*_parts(hvd.allreduce(own)), size)):
+            whole = np.zeros((size, 3))
+            for r in range(size):
+                whole[0] += 1 + 2 * r
+                whole[r] += 1 + 2 * r
+            np.testing.assert_allclose(averaged.numpy(), whole / size, 1e-6, err_msg=f"{way} {dtype.name}")
+        summed = hvd.allreduce(own, op=hvd.Sum)
+        assert summed.values.dtype is dtype and summed.values.shape == (2 * size, 3)
+
+
+def _parts(slices: Any) -> tuple[Any, Any]:
+    return slices.values, slices.indices
 
 
 def process_sets_of_all_kinds(hvd: Any, rank: int, size: int) -> None:

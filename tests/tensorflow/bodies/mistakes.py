@@ -49,10 +49,16 @@ def wrong_arguments(hvd: Any, rank: int, size: int) -> None:
             hvd.alltoall(tf.ones([1]), splits=[2] * size)
         with raises(kind, "tf.Tensor is needed"):
             hvd.allreduce(object())
+        with raises(kind, "uint64"):
+            hvd.allreduce(tf.zeros([2], tf.uint64))
+    for kind in (*both, hvd.UnsupportedError, NotImplementedError):
+        with raises(kind, "op=Max"):
+            hvd.reducescatter(tf.ones([2]), op=hvd.Max)
         with raises(kind, "op=Min"):
             hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=hvd.Min)
-    with raises(hvd.UnsupportedError, "op=Max"):
-        hvd.reducescatter(tf.ones([2]), op=hvd.Max)
+        with raises(kind, "op=Adasum"):  # whatever else there may be to say about them
+            slices = tf.IndexedSlices([tf.constant(1)], tf.constant([0]))
+            hvd.grouped_allreduce([slices, tf.constant([1])], op=hvd.Adasum)
     with raises(tf.errors.InvalidArgumentError, f"root_rank={size}"):
         tf.function(lambda: hvd.broadcast(tf.ones([2]), root_rank=size))()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,110 @@ def optimizers_that_are_refused(hvd: Any, rank: int, size: int) -> None:
         hvd.DistributedOptimizer(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
     with raises(hvd.UsageError, "no optimizer of"):
         hvd.DistributedOptimizer(object())
+
+
+def broadcasting_variables_in_place(hvd: Any, rank: int, size: int) -> None:
+    """What is fetched is what was assigned; and it was."""
+    for several in (False, True):
+        with tf.Graph().as_default():
+            a = tf.compat.v1.get_variable("a", initializer=tf.ones([2]) * float(rank), use_resource=True)
+            b = tf.compat.v1.get_variable("b", initializer=tf.constant([rank, 7]), use_resource=True)
+            values = hvd.broadcast_([a, b] if several else a, root_rank=size - 1, name="in.place")
+            with tf.compat.v1.Session() as session:
+                session.run(tf.compat.v1.global_variables_initializer())
+                before = session.run(a)
+                fetched = session.run(values)
+                after = session.run([a, b])
+        first = fetched[0] if several else fetched
+        assert (before == rank).all() and (first == size - 1).all() and (after[0] == size - 1).all()
+        assert after[1].tolist() == [size - 1 if several else rank, 7]
+
+
+def variables_of_the_old_kind(hvd: Any, rank: int, size: int) -> None:
+    with tf.Graph().as_default():
+        old = tf.compat.v1.get_variable("old", initializer=tf.ones([2]) * float(rank), use_resource=False)
+        value = hvd.broadcast_(old, root_rank=0)
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            assert (session.run(value) == 0).all() and (session.run(old) == 0).all()
+
+
+def gradients_where_ranks_need_different_parts(hvd: Any, rank: int, size: int) -> None:
+    """Of a broadcast only the root has a gradient; the others have to take part in computing it all the same."""
+    total = float(sum(range(1, size + 1)))
+    with tf.Graph().as_default():
+        own = tf.ones([2, 3]) * float(rank)
+        results = {
+            "broadcast": hvd.broadcast(own, size - 1, name="part.b"),
+            "allgather": hvd.allgather(own, name="part.g"),
+            "alltoall": hvd.alltoall(own[:0], splits=[0] * size, name="part.a")[0],
+            "reducescatter": hvd.reducescatter(tf.concat([own] * size, 0), op=hvd.Sum, name="part.r"),
+        }
+        found = {name: tf.gradients(result * float(rank + 1), own)[0] for name, result in results.items()}
+        with tf.compat.v1.Session() as session:
+            for name, gradient in found.items():  # one at a time: nothing else makes a rank take part
+                found[name] = session.run(gradient)
+    assert (found["broadcast"] == (total / size if rank == size - 1 else 0.0)).all(), found["broadcast"]
+    assert (found["allgather"] == total / size).all() and (found["alltoall"] == 0.0).all()
+    assert (found["reducescatter"] == total * size).all(), found["reducescatter"]
+    from hora.tensorflow import graph
+
+    assert not graph._under_way
+
+
+def many_collectives_in_one_run(hvd: Any, rank: int, size: int) -> None:
+    """Independent ones, which ranks may begin in any order, with fewer threads than there are of them."""
+    letters = list("abcdefgh")
+    for threads in (1, 2):
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads, use_per_session_threads=True)
+        with tf.Graph().as_default():
+            order = letters if rank % 2 else letters[::-1]
+            x = tf.compat.v1.placeholder(tf.float32, [1])
+            found = {name: hvd.allreduce(x, name=f"many.{name}", op=hvd.Sum) * 2.0 for name in order}
+            inside = tf.cond(
+                x[0] > 0.0, partial(hvd.allreduce, x, name="many.cond", op=hvd.Sum), partial(tf.identity, x)
+            )
+            with tf.compat.v1.Session(config=config) as session:
+                for i in range(1, 4):
+                    results, last = session.run([[found[name] for name in letters], inside], {x: [i]})
+                    assert [r.tolist() for r in results] == [[2.0 * i * size]] * 8 and last.tolist() == [i * size]
+    from hora.tensorflow import graph
+
+    assert not graph._under_way
+
+
+def opposite_orders_in_a_function_of_a_session(hvd: Any, rank: int, size: int) -> None:
+    letters = list("abcd")
+
+    @tf.function
+    def step(x: Any) -> Any:
+        order = letters if rank % 2 else letters[::-1]
+        found = {name: hvd.allreduce(x, name=f"inside.{name}", op=hvd.Sum) for name in order}
+        return [found[name] for name in letters]
+
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    with tf.Graph().as_default():
+        results = step(tf.constant([3.0]))
+        with tf.compat.v1.Session(config=config) as session:
+            assert [r.tolist() for r in session.run(results)] == [[3.0 * size]] * 4
+
+
+def failures_in_a_run(hvd: Any, rank: int, size: int) -> None:
+    if size == 1:
+        return
+    with tf.Graph().as_default():
+        uneven = hvd.allreduce(tf.ones([rank + 1]), name="uneven.session")
+        with tf.compat.v1.Session() as session, raises(tf.errors.OpError, "uneven.session", "MismatchError"):
+            session.run(uneven)
+    hvd.barrier()
+
+
+def meeting_and_joining(hvd: Any, rank: int, size: int) -> None:
+    """They are operations to run, and bring nothing else with them."""
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [1])
+        hvd.allreduce(x, name="not.asked.for")
+        meet, join = hvd.barrier(), hvd.join()
+        with tf.compat.v1.Session() as session:
+            assert session.run(meet) is None
+            assert session.run(join) in range(size)

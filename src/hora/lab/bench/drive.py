@@ -25,6 +25,7 @@ import msgspec
 import psutil
 
 from hora import __version__
+from hora.checkpoint.whole import from_json
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
 from hora.lab.bench import resnet50, train_report
@@ -260,7 +261,7 @@ def measure(
         plan_file.write_bytes(msgspec.json.encode(plan))
         _run(_launch_command(plan, np, hosts, [str(plan_file), str(folder)]), env, progress)
         files = [folder / f"rank-{rank}.json" for rank in range(np)]
-        reports = [msgspec.json.decode(file.read_bytes(), type=RankReport) for file in files]
+        reports = [from_json(file.read_bytes(), RankReport) for file in files]
     versions = {"hora": __version__, **reports[0].versions}
     if plan.framework != "torch":  # whose version is part of a peer's
         versions[versions["limit"].split()[0]] = versions["limit"]

@@ -94,7 +94,7 @@ def _torch(device: str, rank: int, count: int) -> tuple[Callable[[], object], Ca
 
     import hora.torch as hvd
 
-    place = f"cuda:{hvd.local_rank()}" if device == "cuda" else device
+    place = f"cuda:{hvd.local_rank() % torch.cuda.device_count()}" if device == "cuda" else device
     given = torch.frombuffer(pattern(rank, count), dtype=torch.float32).to(place, copy=True)
     taken = [given]
 

@@ -44,17 +44,21 @@ def learned(epochs: Sequence[Mapping[str, Any]], whole: float = math.inf) -> Lea
         return None
     passed, seconds = 0.0, []
     for line in lines:
-        passed += line.get("epoch_s", math.nan)
+        passed += _or_nan(line.get("epoch_s"))
         seconds.append(passed)
     return Learned(
         epoch=[min(line["epoch"] + 1.0, whole) for line in lines],
         samples=[line.get("samples", 0) for line in lines],
         seconds=seconds,
         steps=[line.get("step", 0) for line in lines],
-        train_error=[1 - line.get("accuracy", math.nan) for line in lines],
+        train_error=[1 - _or_nan(line.get("accuracy")) for line in lines],
         top1=[line["val_accuracy"] for line in lines],
-        top5=[line.get("val_top5", math.nan) for line in lines],
+        top5=[_or_nan(line.get("val_top5")) for line in lines],
     )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _number(value: Any) -> bool:

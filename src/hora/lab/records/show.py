@@ -159,12 +159,12 @@ def _results(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
         for name, value in result.items()
         if name not in _TOLD_ABOVE and not isinstance(value, list | dict) and value_text(name, value) != "-"
     }
-    if outcome is not None and outcome.step_s:
+    if outcome is not None and outcome.step_s and "images/s" in facts:
         low, high = (value_text("images_per_s", each) for each in (outcome.images_per_s_low, outcome.images_per_s_high))
         facts["images/s"] += (
             f"  (90 %: {low} to {high}; {len(outcome.step_s)} steps, {outcome.warmup_steps} before them left out)"
         )
-    if outcome is not None and outcome.study_steps:
+    if outcome is not None and outcome.study_steps and heading("images_per_s_study") in facts:
         facts[heading("images_per_s_study")] += f"  (of the first {outcome.study_steps} steps, none left out)"
     if result.get("generated_data"):
         facts["caution"] = "the data is generated: accuracies say nothing about the real data set"

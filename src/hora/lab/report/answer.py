@@ -112,7 +112,7 @@ def _scaling(measured: Measured) -> list[str]:
         around = f" (90 % interval: {100 * low:.0f} to {100 * high:.0f} %)" if math.isfinite(low) else ""
         said = (
             f"{plural(top['workers'], 'worker')}: {top['speed_up']:.2f} times the speed of one, "
-            f"{share_text(top['efficiency'])} efficient{around}"
+            f"{text_of('efficiency', top.get('efficiency')) or 'nobody knows how'} efficient{around}"
         )
         if top["workers"] == 1:
             said = f"One worker: {number_text(number(top, 'images_per_s'))} images/s"
@@ -196,7 +196,7 @@ def _run(ran: Ran) -> Said:
     said = []
     if "val_accuracy" in result:
         accuracy = text_of("val_accuracy", result["val_accuracy"])
-        epochs = float(result.get("epochs", 0))
+        epochs = float(result.get("epochs") or 0)
         said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
     if isinstance(result.get("images_per_s"), int | float):
         said.append(f"{number_text(float(result['images_per_s']))} images/s")

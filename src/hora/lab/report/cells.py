@@ -90,9 +90,11 @@ def heading(name: str) -> str:
 def number_text(value: float) -> str:
     """Three digits, or all that stand before the point.
 
-    >>> [number_text(value) for value in (4812.3, 98.76, 1.2345, 0.0123456, 1e-7, 0, 12)]
-    ['4,812', '98.8', '1.23', '0.0123', '1e-07', '0', '12']
+    >>> [number_text(value) for value in (4812.3, 98.76, 1.2345, 0.0123456, 1e-7, 0, 12, math.nan)]
+    ['4,812', '98.8', '1.23', '0.0123', '1e-07', '0', '12', 'unknown']
     """
+    if not math.isfinite(value):
+        return "unknown"
     if value == 0 or isinstance(value, int):
         return f"{value:,.0f}"
     size = abs(value)

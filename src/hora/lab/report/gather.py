@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hora.checkpoint.whole import from_json
 from hora.errors import BadData
 from hora.lab import trial as trials
 from hora.lab.bench.plan import Result
@@ -197,7 +198,7 @@ def _file(path: Path, loose: dict[Path, list[Path]], found: Gathered) -> None:
         loose.setdefault(path.parent, []).append(path)
         return
     try:
-        found.benches.append((path, msgspec.json.decode(data, type=Result)))
+        found.benches.append((path, from_json(data, Result)))
     except (msgspec.DecodeError, UnicodeDecodeError):
         found.problems.append(
             f"{path} is none of the files that a report is made from: a folder's {EXPERIMENT} or {RUN}, a timeline, or "

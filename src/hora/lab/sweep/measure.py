@@ -74,6 +74,8 @@ def metric_of(outcome: Outcome, metric: str, *, highest: bool) -> float | None:
         return outcome.images_per_s
     if _is_number(outcome.result.get(metric)):
         return float(outcome.result[metric])
+    if any(metric in facts for facts in (*outcome.epochs, outcome.result)):  # it was nan or infinite throughout
+        return None
     numbers = {name for name, value in outcome.result.items() if _is_number(value)}
     known = sorted(numbers | {name for epoch in outcome.epochs for name in epoch} | {"images_per_s"})
     raise UsageError(

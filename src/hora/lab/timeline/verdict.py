@@ -11,6 +11,7 @@ import math
 
 import msgspec
 
+from hora.config.settings import Settings
 from hora.lab.bench.figures import time_text
 from hora.lab.timeline.measure import Numbers, RankTime
 from hora.lab.timeline.words import plural, rate_text, share_text, size_text
@@ -18,7 +19,7 @@ from hora.lab.timeline.words import plural, rate_text, share_text, size_text
 __all__ = ["Finding", "findings"]
 
 WORTH = 0.05  # of the time; less is not worth anybody's while
-_FUSED_BYTES = 64 << 20  # what a batch may hold, as it is set by default
+_FUSED_BYTES = Settings().fusion_bytes  # what a batch may hold, as it is set by default
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

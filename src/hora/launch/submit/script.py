@@ -22,7 +22,13 @@ _STAGE = r"""
 bring_here() {
     local source=$1 target=$2 folder stamp needed_kb free_kb
     folder=$(dirname "$target")
-    mkdir -p "$folder"
+    mkdir -p "$(dirname "$folder")"
+    mkdir -m 700 "$folder" 2>/dev/null || true
+    if [[ -L $folder || ! -O $folder || -L $target || (-e $target && ! -O $target) ]]; then
+        echo "$HOSTNAME: $target cannot be trusted: it or its folder is a link or another user's; remove it" >&2
+        return 1
+    fi
+    chmod 700 "$folder"
     exec 9>"$target.lock"
     flock 9  # jobs that share a node take turns
     if [[ ! -r $source ]]; then
@@ -44,7 +50,7 @@ bring_here() {
     case $source in
         *.tar | *.tar.* | *.tgz | *.tbz2 | *.txz | *.tzst)
             mkdir "$target.partial"
-            tar -xf "$source" -C "$target.partial"
+            tar --no-same-owner -xf "$source" -C "$target.partial"
             ;;
         *) cp -rL "$source" "$target.partial" ;;
     esac

@@ -22,5 +22,9 @@ class HorovodBasics:
 
     sycl_built = staticmethod(sycl_built)
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The members of every process set, by its number."""
+        return session.engine().process_sets.ids()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(session, name)

@@ -1,15 +1,6 @@
-"""``horovod.keras.elastic``: the callbacks work on any state; Horovod's own states are not available yet."""
+"""``horovod.keras.elastic``."""
 
 from __future__ import annotations
 
-from hora.keras.elastic import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
-
-from ..common.elastic import ObjectState, run_fn
-
-__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
-
-run = run_fn
-
-
-class KerasState(ObjectState):
-    """Refused when it is made."""
+from ..common.keras_elastic import *  # noqa: F403
+from ..common.keras_elastic import __all__ as __all__

@@ -7,8 +7,8 @@ from importlib import import_module
 import hora.keras as _hora
 from hora.keras import *  # noqa: F403
 
+from ...common import older
 from ...common.basics import sycl_built
-from ...keras import older
 
 # Hora has modules of these names too, which an ordinary import would find in their place.
 callbacks, elastic = (import_module(f"{__name__}.{name}") for name in ("callbacks", "elastic"))

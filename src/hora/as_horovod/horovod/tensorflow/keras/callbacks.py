@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from ...keras.callbacks import *  # noqa: F403
-from ...keras.callbacks import __all__ as __all__
+from ...common.keras_callbacks import *  # noqa: F403
+from ...common.keras_callbacks import __all__ as __all__

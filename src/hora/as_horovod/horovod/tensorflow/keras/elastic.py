@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from ...keras.elastic import *  # noqa: F403
-from ...keras.elastic import __all__ as __all__
+from ...common.keras_elastic import *  # noqa: F403
+from ...common.keras_elastic import __all__ as __all__

@@ -13,6 +13,8 @@ a script says                                      and gets
 ``keras.preprocessing.image.ImageDataGenerator``   that of ``tf.keras``, where it still is
 ``K.set_session(tf.Session(config=…))``            nothing: there are no sessions; ``tf.config`` chooses devices
 =================================================  ===================================================================
+
+The last only where ``horovod.keras`` is imported: elsewhere ``hasattr(tf, "ConfigProto")`` asks for the version.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 import keras
 
-__all__ = ["understand"]
+__all__ = ["understand", "understand_sessions"]
 
 _OF_GENERATORS = ("workers", "use_multiprocessing", "max_queue_size")
 
@@ -58,7 +60,12 @@ def understand() -> None:
     _put_back(tensorflow.keras.optimizers.legacy)
     image: Any = keras.preprocessing.image
     image.ImageDataGenerator = tensorflow.keras.preprocessing.image.ImageDataGenerator
-    for name in ("ConfigProto", "Session"):
+
+
+def understand_sessions() -> None:
+    """Teach TensorFlow the two words that Keras's scripts hand to ``set_session``."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    for name in ("ConfigProto", "Session") if tensorflow is not None else ():
         if not hasattr(tensorflow, name):
             setattr(tensorflow, name, getattr(tensorflow.compat.v1, name))
 

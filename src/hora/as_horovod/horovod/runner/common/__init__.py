@@ -1,0 +1,1 @@
+"""``horovod.runner.common``: what its launcher and its workers share."""

@@ -1,0 +1,1 @@
+"""``horovod.runner.common.util``: the one module of it that Horovod's test suite imports."""

@@ -1,0 +1,150 @@
+"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and what to change."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, explain_unfit, lost, suspicious_lines
+from hora.engine.request import Request
+from hora.engine.tableview import DESCRIPTION_BYTES
+from hora.errors import (
+    DeadlockError,
+    DuplicateNameError,
+    HoraError,
+    HorovodInternalError,
+    MismatchError,
+    PeerLostError,
+    ShutDownError,
+    StallError,
+)
+from hora.wire.messages import Peer
+
+__all__ = ["TEXT_BYTES", "Failure", "Faults", "Status"]
+
+TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256  # native/core.h
+_GONE_CLEAN = 2  # enum rank_state
+_LAST_WORDS_S = 0.3  # how long to wait for the launcher to say how a rank ended
+
+
+class Status(enum.IntEnum):
+    """``enum status`` of native/core.h."""
+
+    OK = 0
+    PENDING = 1
+    FAILED = 2
+    ABORTED = 3
+    DUPLICATE = 4
+    LEFT = 5
+    FULL = 6
+    SUSPICIOUS = 7
+    NOT_FINITE = 8
+    CLOSED = 9
+    TOO_MANY = 10
+
+
+class Failure(enum.IntEnum):
+    """``enum failure_code`` of native/core.h."""
+
+    MISMATCH = 1
+    JOINED = 2
+    GONE = 3
+    DEADLOCK = 4
+    STALLED = 5
+    NOTE = 6
+    WITHDRAWN = 7
+
+
+class Faults:
+    """Reads what the core of this rank knows of a failure; also after it was closed, when it knows nothing."""
+
+    def __init__(self, lib: Any, core: Any, rank: int, peers: Sequence[Peer]) -> None:
+        self._lib, self._core, self._rank, self._peers = lib, core, rank, peers
+
+    def error(self, status: int, request: Request | None, number: int | None) -> HoraError:
+        """The exception for a call that answered ``status``; ``number`` is its ticket if it FAILED."""
+        name = request.name if request else "join"
+        if status == Status.DUPLICATE:
+            line = request.line if request else "?"
+            return DuplicateNameError(
+                f"'{name}' was submitted again before the first operation of that name finished ({line}).\n"
+                "Wait for it with synchronize(), or give each operation its own name."
+            )
+        if status == Status.ABORTED:
+            return self.peer_lost(name)
+        if status == Status.LEFT:
+            words = "".join(self._last_words(rank) for rank in self._gone())
+            return ShutDownError(f"'{name}' cannot run: {self.who_left()} shut Hora down.{words}")
+        if status == Status.CLOSED:
+            return ShutDownError(
+                f"'{name}' was not finished: another thread of this process shut Hora down meanwhile. "
+                "Wait for every operation, in every thread, before shutdown()."
+            )
+        if status in (Status.FULL, Status.TOO_MANY):
+            return HorovodInternalError(
+                f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
+                "Wait for some with synchronize() before submitting more."
+            )
+        assert number is not None
+        return self._failure(name, request, self._lib.failure(self._core, number))
+
+    def _failure(self, name: str, request: Request | None, failure: int) -> HoraError:
+        code = self._lib.failure_code(self._core, failure)
+        said = self.said(failure)
+        text = self._text(self._lib.failure_text, failure, TEXT_BYTES)
+        if code == Failure.MISMATCH:
+            found = text or explain_mismatch(said) or suspicious_lines(said)
+            return MismatchError(found or f"the ranks disagree on '{name}'.")
+        if code == Failure.JOINED:
+            return HorovodInternalError(explain_unfit(said, len(said)) or explain_joined(said))
+        if code == Failure.GONE and int(text) == self._rank:
+            return self.error(Status.CLOSED, request, None)
+        if code == Failure.GONE:
+            return ShutDownError(
+                f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
+                "Every rank must submit the same operations; look at what that rank did last."
+                + self._last_words(int(text))
+            )
+        if code == Failure.WITHDRAWN:
+            return HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
+        return (DeadlockError if code == Failure.DEADLOCK else StallError)(text or f"'{name}' failed.")
+
+    def peer_lost(self, name: str) -> PeerLostError:
+        """The error that names who died, where, how, and what could not be finished because of it."""
+        rank = max(self._lib.dead(self._core), 0)
+        status = self._text(self._lib.status, rank, _STATUS_BYTES)
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
+            time.sleep(0.005)
+            status = self._text(self._lib.status, rank, _STATUS_BYTES)
+        status = status or "its process ended without shutdown()"
+        return lost(self._peers[rank], status, name, self._text(self._lib.said, rank, TEXT_BYTES).rstrip())
+
+    def who_left(self) -> str:
+        """Who has shut down in good order."""
+        return compact_ranks(self._gone())
+
+    def said(self, failure: int) -> dict[int, Request]:
+        """What each rank said of the operation that failed."""
+        requests = {}
+        for rank in range(len(self._peers)):
+            buffer = ctypes.create_string_buffer(DESCRIPTION_BYTES + 1)
+            length = self._lib.failure_said(self._core, failure, rank, buffer, len(buffer))
+            if length:
+                requests[rank] = Request.decode(buffer.raw[:length])
+        return requests
+
+    def _last_words(self, rank: int) -> str:
+        text = self._text(self._lib.said, rank, TEXT_BYTES).rstrip()
+        return f"\nThe last it said:\n{text}" if text else ""
+
+    def _gone(self) -> list[int]:
+        return [rank for rank in range(len(self._peers)) if self._lib.state(self._core, rank) == _GONE_CLEAN]
+
+    def _text(self, read: Any, which: int, room: int) -> str:
+        buffer = ctypes.create_string_buffer(room)
+        length = read(self._core, which, buffer, room)
+        return buffer.raw[:length].decode(errors="replace")

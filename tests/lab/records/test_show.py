@@ -1,0 +1,82 @@
+"""Records in which numbers are nan or infinite, which are null in JSON: still listed, shown, compared and reported."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.lab.records import made_up
+from tests.lab.report import samples
+
+from hora.lab.records import compare, scan, show, summary
+from hora.lab.records.files import Experiment, Run, open_any
+from hora.lab.report import answer, write
+from hora.lab.report.gather import gather
+from hora.lab.sweep.measure import metric_of
+from hora.lab.trial import Outcome, Trial
+from hora.workloads.record import Record, read_lines
+
+
+def without(value: Any, name: str, inside: bool = False) -> Any:
+    """The document with null in the place of every float, or of every float in the field of that name."""
+    if isinstance(value, dict):
+        return {key: without(each, name, inside or key == name) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without(each, name, inside) for each in value]
+    return None if isinstance(value, float) and (inside or not name) else value
+
+
+def spoil(folder: Path, name: str) -> None:
+    for path in sorted(folder.rglob("*.json*")):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        path.write_text("".join(json.dumps(without(json.loads(line), name)) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("name", ["", "loss", "val_accuracy", "images_per_s", "efficiency", "step_s", "epochs"])
+def test_whatever_is_not_a_number_everything_else_is_shown(tmp_path: Path, name: str) -> None:
+    samples.scaling(tmp_path / "scaling", timeline=False)
+    samples.sweep(tmp_path / "sweep")
+    samples.run(tmp_path / "run")
+    made_up.write_run(tmp_path / "alone")
+    samples.bench(tmp_path / "bench.json")
+    spoil(tmp_path, name)
+    out = Console(file=io.StringIO(), width=150)
+    lines, problems = summary.lines_of(scan(tmp_path))
+    show.print_list(out, lines, tmp_path)
+    assert len(lines) == 4 and not problems
+    found = {folder: open_any(tmp_path / folder) for folder in ("scaling", "sweep", "run", "alone")}
+    for trial in sorted((tmp_path / "scaling" / "trials").iterdir()):
+        found[f"scaling/trials/{trial.name}"] = open_any(trial)
+    for folder, record in found.items():
+        if isinstance(record, Experiment):
+            show.print_experiment(out, record, tmp_path / folder)
+        else:
+            show.print_run(out, record)
+    runs = [(tmp_path / folder, record) for folder, record in found.items() if isinstance(record, Run)]
+    show.print_comparison(out, compare.compare(runs))
+    gathered = gather([tmp_path, tmp_path / "bench.json"])
+    assert write.sections(gathered) and answer.answer(gathered).words and not gathered.problems
+    assert len(gathered.benches) == 1
+
+
+def test_a_run_whose_loss_is_no_number_has_all_its_lines(tmp_path: Path) -> None:
+    with Record(tmp_path) as record:
+        for step, loss in enumerate((2.0, math.inf, math.nan, -math.inf), start=1):
+            record.step({"step": step, "loss": loss})
+        record.epoch({"step": 4, "epoch": 0, "epoch_s": 1.0, "loss": math.nan})
+    steps, epochs = read_lines(tmp_path)
+    assert [line["loss"] for line in steps] == [2.0, None, None, None] and epochs[0]["loss"] is None
+    with Record(tmp_path, after_step=2) as record:  # it goes on from a checkpoint
+        record.step({"step": 3, "loss": 1.0})
+    assert [line["step"] for line in read_lines(tmp_path)[0]] == [1, 2, 3]
+
+
+def test_a_point_of_a_sweep_that_came_to_no_number_does_not_end_the_sweep() -> None:
+    trial = Trial(name="a", workload="mnist")
+    run = Outcome(trial=trial, state="done", folder="", epochs=[{"val_loss": None}], result={"val_loss": None})
+    assert metric_of(run, "val_loss", highest=False) is None
