@@ -12,13 +12,13 @@ runs program K alone, many times, or only some of its operations, or drops what 
 
 **Promised.** Every rank computes in numpy what everybody brought and what it must get, and compares bit by bit
 (Adasum: within a tolerance). Tried at random: allreduce (Sum, Average, Min, Max, Product, Adasum), allgather,
-broadcast, alltoall, reducescatter, barrier and join; single and grouped, blocking and asynchronous, in place and not,
-named and unnamed, with factors and with compression; all element types; sizes around those at which the core changes
-its ways, and empty ones; overlapping process sets, made at init or later, removed and made again; ordinary, strided
-and shared tensors; names that are repeated, used again for other shapes, or always new; several threads; every rank
-in an order of its own, at a low priority, beside a busy Python thread; with caches and fusion of several sizes.
-Inputs that must not change are looked at again, and so are results, later. What hangs is found by a deadline, and
-shown with every rank's stacks and what it was about.
+broadcast, alltoall, reducescatter, barrier and join; single and in groups of up to 5,000 tensors, blocking and
+asynchronous, in place and not, named and unnamed, with factors and with compression; all element types; sizes around
+those at which the core changes its ways, and empty ones; overlapping process sets, made at init or later, removed and
+made again; ordinary, strided and shared tensors; names that are repeated, used again for other shapes, or always new;
+several threads; every rank in an order of its own, at a low priority, beside a busy Python thread; with caches and
+fusion of several sizes. Inputs that must not change are looked at again, and so are results, later. What hangs is
+found by a deadline, and shown with every rank's stacks and what it was about.
 
 **Not covered.** Mistakes and their errors (mismatches, stalls, deaths, a ``shutdown()`` while others wait), gradients
 and optimizers, sparse tensors and objects, numbers that are not exact (rounding, inf, nan), other devices than the
@@ -55,7 +55,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--show", action="store_true", help="with --only: print the program, and run nothing")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a program counts as hung")
-    parser.add_argument("--large-groups", action="store_true", help="groups of up to 5,000 tensors as well")
     parser.add_argument("--without", default="", help=f"leave out, with commas between: {', '.join(WITHOUT)}")
     parser.add_argument("--no-idle", action="store_true", help="no worker at a low priority")
     parser.add_argument("--keep-going", action="store_true", help="count failures instead of stopping at the first")
@@ -94,8 +93,7 @@ class Session:
                 self.began = time.monotonic()
         try:
             self.operations += self._pool.perform(
-                given.seed, number, timeout_s=given.timeout, kept=kept, large_groups=given.large_groups,
-                without=given.without, idle=not given.no_idle,
+                given.seed, number, timeout_s=given.timeout, kept=kept, without=given.without, idle=not given.no_idle,
             )  # fmt: skip
         except Failed as failed:
             self.failures += 1
@@ -156,7 +154,7 @@ def main() -> int:
         print(f"no workers on {given.on} here: {missing}", file=sys.stderr)
         return 3
     one = given.only is not None
-    program = draw(given.seed, given.only or 0, given.np, given.large_groups, given.without)
+    program = draw(given.seed, given.only or 0, given.np, given.without)
     every = [op.number for phase in program.phases for thread in phase.threads for op in thread]
     kept = operations_in(given.ops, len(every)) if one else None
     if one and given.show:
@@ -174,7 +172,6 @@ def main() -> int:
                 session.perform(number, kept)
             except Failed as failed:
                 more = f" --without {','.join(given.without)}" if given.without else ""
-                more += " --large-groups" if given.large_groups else ""
                 again = f"--seed {given.seed} -np {given.np} --on {given.on} --only {number} --repeat 100{more}"
                 print(f"\nprogram {number} of seed {given.seed}: {failed}\n{again}", flush=True)
                 if not given.keep_going:

@@ -75,7 +75,6 @@ class Pool(Crew):
         *,
         timeout_s: float = 60.0,
         kept: list[int] | None = None,
-        large_groups: bool = False,
         without: Sequence[str] = (),
         idle: bool = True,
         spoil: str = "",
@@ -83,7 +82,7 @@ class Pool(Crew):
         """Run one program on all ranks; how many operations they submitted."""
         task = {
             "seed": seed, "number": number, "size": self.size, "timeout_s": timeout_s, "kept": kept,
-            "large_groups": large_groups, "without": list(without), "idle": idle, "spoil": spoil,
+            "without": list(without), "idle": idle, "spoil": spoil,
         }  # fmt: skip
         for member in self._members:
             member.tell(**task)

@@ -158,6 +158,7 @@ WITHOUT = (
     "compression",
     "groups",
     "join",
+    "large",
     "mixed",
     "reuse",
     "sets",
@@ -165,21 +166,20 @@ WITHOUT = (
     "threads",
     "unnamed",
 )
-"""What can be left out of programs, to look for what else there is: ``mixed`` are groups of several element types,
-``reuse`` is that of a name for something else later on."""
+"""What can be left out of programs, to look for what else there is: ``large`` are groups of more tensors than the
+core takes at once, ``mixed`` those of several element types, ``reuse`` is that of a name for something else later."""
 
 
-def draw(seed: int, number: int, size: int, large_groups: bool = False, without: Collection[str] = ()) -> Program:
+def draw(seed: int, number: int, size: int, without: Collection[str] = ()) -> Program:
     """The program of this seed and number for ``size`` ranks."""
-    return _Drawing(seed, number, size, large_groups, frozenset(without)).program()
+    return _Drawing(seed, number, size, frozenset(without)).program()
 
 
 class _Drawing:
     """The random choices of one program, in order."""
 
-    def __init__(self, seed: int, number: int, size: int, large_groups: bool, without: frozenset[str]) -> None:
-        self.seed, self.number, self.size, self.large_groups = seed, number, size, large_groups
-        self.without = without
+    def __init__(self, seed: int, number: int, size: int, without: frozenset[str]) -> None:
+        self.seed, self.number, self.size, self.without = seed, number, size, without
         self.random = r = random.Random(f"{seed}.{number}.{size}")
         # The taste of this program.
         self.kinds = self._wanted(r.choices(KINDS, (8, 2, 2, 2, 2, 0.5), k=r.choice((1, 2, 3, 12))))
@@ -313,7 +313,7 @@ class _Drawing:
         if how == "average" and joins and set(dtypes) & set(FLOATS) and len(members) * _odd(self.size) > 256:
             how = "sum"  # the mean of some of so many is not exact in bfloat16
         shapes = tuple(self._shape(kind, dtype, len(members), len(dtypes)) for dtype in dtypes)
-        if kind == "allgather" and not self.large_groups:  # rows without elements are counted by one more tensor each
+        if kind == "allgather" and "large" in self.without:  # rows without elements are counted by one more tensor each
             shapes = tuple((0,) if 0 in shape[1:] and len(shapes) > 128 else shape for shape in shapes)
         blocking = r.random() < self.blocking
         in_place = kind in ("allreduce", "broadcast") and r.random() < self.in_place
@@ -346,7 +346,7 @@ class _Drawing:
             count = r.choice((1, 2, 3, 5, 9, 20, 60))
             if r.random() < 0.04:
                 count = r.choice((120, 250, 256) if kind == "allgather" else (120, 255, 256, 257, 300))
-            if self.large_groups and r.random() < 0.04:
+            if r.random() < 0.02 and "large" not in self.without:
                 count = r.choice((257, 300, 700, 4096, 4097, 5000))
         dtypes = (
             r.choices(self.dtypes, k=count)
@@ -382,7 +382,9 @@ class _Drawing:
         else:
             count = int(r.uniform(0.5, 4) * (1 << 20)) // item // tensors + near
         if kind == "alltoall":
-            if r.random() < 0.5 or not count:
+            if not count:
+                return r.choice(((0,), (0, 3), (2 * members, 0)))
+            if r.random() < 0.5:
                 return (count // members * members,)
             width = min(count, r.choice((1, 2, 5, 33)))
             return (max(1, count // width // members) * members, width)

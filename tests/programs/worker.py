@@ -105,7 +105,7 @@ class _Part:
         self.chance = random.Random(f"{run.seed}.{number}.{thread}")
         self._kept: dict[tuple[int, int], torch.Tensor] = {}
         self._flying: dict[Instance, tuple[int, list[torch.Tensor]]] = {}
-        self._later: list[Callable[[], None]] = []
+        self._later: list[tuple[Instance, list[torch.Tensor], list[Array]]] = []  # to be looked at again
 
     def follow_beside(self) -> None:
         """The same in a thread of its own."""
@@ -140,9 +140,9 @@ class _Part:
                 else:
                     self._check(instance, given, answer)
             work.operations += what != "wait"
-        for check in self._later:
-            check()
-        self._later.clear()  # they know this object: its memory would stay until the collector comes by
+        for instance, results, expected in self._later:
+            for number, (result, right) in enumerate(zip(results, expected, strict=False)):
+                self._compare(instance, number, result, right, "result, later")
 
     def _dawdle(self) -> None:
         if self.chance.random() < self.work.pause:
@@ -230,15 +230,7 @@ class _Part:
                 brought = work.model.brought(self.phase, op, instance.step, work.rank, number)
                 self._compare(instance, number, tensor, brought, "input afterwards")
         if self.chance.random() < 0.1:  # nor must a result change when others follow
-            self._later.append(
-                lambda: (
-                    [
-                        self._compare(instance, number, result, right, "result, later")
-                        for number, (result, right) in enumerate(zip(results, expected, strict=False))
-                    ]
-                    and None
-                )
-            )
+            self._later.append((instance, results, expected))
 
     def _compare(
         self, instance: Instance, number: int, result: torch.Tensor, right: Array, what: str = "result"
@@ -365,11 +357,11 @@ class Worker:
             self.say(operations=run.operations, wrong=[*run.wrong[:MOST_TOLD], *more])
 
     def perform(
-        self, seed: int, number: int, size: int, kept: list[int] | None, large_groups: bool, without: list[str],
+        self, seed: int, number: int, size: int, kept: list[int] | None, without: list[str],
         idle: bool, spoil: str, watch: Watch, **_: object,
     ) -> Run:  # fmt: skip
         """Run one program."""
-        program = draw(seed, number, size, large_groups, without)
+        program = draw(seed, number, size, without)
         if kept is not None:
             program = program.only(set(kept))
 
