@@ -16,9 +16,9 @@ broadcast, alltoall, reducescatter, barrier and join; single and in groups of up
 asynchronous, in place and not, named and unnamed, with factors and with compression; all element types; sizes around
 those at which the core changes its ways, and empty ones; overlapping process sets, made at init or later, removed and
 made again; ordinary, strided and shared tensors; names that are repeated, used again for other shapes, or always new;
-several threads; every rank in an order of its own, at a low priority, beside a busy Python thread; with caches and
-fusion of several sizes. Inputs that must not change are looked at again, and so are results, later. What hangs is
-found by a deadline, and shown with every rank's stacks and what it was about.
+several threads; every rank in an order of its own, at a low priority, beside a busy Python thread (on shm); with
+caches and fusion of several sizes. Inputs that must not change are looked at again, and so are results, later. What
+hangs is found by a deadline, and shown with every rank's stacks and what it was about.
 
 **Not covered.** Mistakes and their errors (mismatches, stalls, deaths, a ``shutdown()`` while others wait), gradients
 and optimizers, sparse tensors and objects, numbers that are not exact (rounding, inf, nan), other devices than the

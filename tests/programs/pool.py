@@ -83,6 +83,7 @@ class Pool(Crew):
         task = {
             "seed": seed, "number": number, "size": self.size, "timeout_s": timeout_s, "kept": kept,
             "without": list(without), "idle": idle, "spoil": spoil,
+            "company": self.transport == "shm",  # where agreement is by messages, every one of them would wait for it
         }  # fmt: skip
         for member in self._members:
             member.tell(**task)

@@ -282,8 +282,8 @@ class _Part:
 
 
 @contextlib.contextmanager
-def circumstances(program: Program, rank: int, idle: bool) -> Iterator[None]:
-    """This rank at a low priority, or beside a Python thread that is always busy, or neither."""
+def circumstances(program: Program, rank: int, idle: bool, company: bool) -> Iterator[None]:
+    """This rank at a low priority if ``idle``, beside a Python thread that is always busy if ``company``: at times."""
     chance = random.Random(f"{program.seed}.{program.number}.{rank}.circumstances")
     uneven = len(program.phases) > 3 and all(phase.quotas for phase in program.phases)
     policy = chance.choices(("", "nice", "idle"), (6, 2, 2))[0]
@@ -298,7 +298,7 @@ def circumstances(program: Program, rank: int, idle: bool) -> Iterator[None]:
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             else:
                 os.setpriority(os.PRIO_PROCESS, 0, 19)
-        if busy:
+        if busy and company:
             sys.setswitchinterval(chance.choice((0.005, 0.01)))
             stack.callback(sys.setswitchinterval, interval)
             thread = threading.Thread(target=_spin, args=(stop,), name="busy")
@@ -358,7 +358,7 @@ class Worker:
 
     def perform(
         self, seed: int, number: int, size: int, kept: list[int] | None, without: list[str],
-        idle: bool, spoil: str, watch: Watch, **_: object,
+        idle: bool, company: bool, spoil: str, watch: Watch, **_: object,
     ) -> Run:  # fmt: skip
         """Run one program."""
         program = draw(seed, number, size, without)
@@ -369,7 +369,7 @@ class Worker:
             watch.start()
             self.say(goes_on=True)
 
-        with circumstances(program, self.rank, idle):
+        with circumstances(program, self.rank, idle, company):
             self._run = run = Run(program, self.rank, self.end, spoil)
             run.start()
             run.run(beat)
