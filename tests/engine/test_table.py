@@ -253,7 +253,7 @@ def test_the_average_over_active_ranks() -> None:
         if me.rank == 0:
             me.backend.join(True)
             return
-        _until_joined(me, 0)
+        me.until_joined(0)
         for count in (3, 5000):
             array = np.full(count, me.rank * 1.0)
             me.backend.wait(me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE))
@@ -289,14 +289,6 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
             me.backend.wait(me.allreduce(np.ones(3), "never"))
 
     run(3, body)
-
-
-def _until_joined(me: Rank, rank: int) -> None:
-    import time
-
-    deadline = time.monotonic() + 10
-    while not any(name == "join" for name, _ in me.backend.snapshot().ranks[rank].waiting_on):
-        assert time.monotonic() < deadline, f"rank {rank} did not join"
 
 
 def _until_pending(me: Rank, arrivals: int) -> Any:

@@ -1,4 +1,4 @@
-"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and what to change."""
+"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and a way out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, explain_unfit, lost, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, lost, suspicious_lines
 from hora.engine.request import Request
 from hora.engine.tableview import DESCRIPTION_BYTES
 from hora.errors import (
@@ -97,9 +97,9 @@ class Faults:
         text = self._text(self._lib.failure_text, failure, TEXT_BYTES)
         if code == Failure.MISMATCH:
             found = text or explain_mismatch(said) or suspicious_lines(said)
-            return MismatchError(found or f"the ranks disagree on '{name}'.")
+            return MismatchError(found or _hidden_mismatch(name, said))
         if code == Failure.JOINED:
-            return HorovodInternalError(explain_unfit(said, len(said)) or explain_joined(said))
+            return HorovodInternalError(explain_joined(said))
         if code == Failure.GONE and int(text) == self._rank:
             return self.error(Status.CLOSED, request, None)
         if code == Failure.GONE:
@@ -148,3 +148,12 @@ class Faults:
         buffer = ctypes.create_string_buffer(room)
         length = read(self._core, which, buffer, room)
         return buffer.raw[:length].decode(errors="replace")
+
+
+def _hidden_mismatch(name: str, said: dict[int, Request]) -> str:
+    shown = min((len(request.segments) for request in said.values()), default=0)
+    return (
+        f"Mismatched tensors for '{name}': the ranks mean different things by this name. "
+        f"They differ in the type or shape of a tensor after the first {shown}, or there were so many failures since "
+        "that what they said is lost.\nMake the calls agree, or give different operations different names."
+    )
