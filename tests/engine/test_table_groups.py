@@ -128,6 +128,18 @@ def test_who_is_slow_to_submit_the_parts_of_a_failed_group_does_not_meet_the_nex
         assert zero.backend.done(again[0])
 
 
+def test_what_differs_in_a_tensor_that_is_not_described_is_still_a_mismatch() -> None:
+    with Crew(2) as crew:
+        tickets = []
+        for rank in crew.ranks:
+            arrays = group(0, 1000)
+            arrays[-1] = np.ones(3 + rank.rank)
+            tickets.append(rank.submit(Kind.ALLREDUCE, "g", arrays, grouped=True))
+        for rank, ticket in zip(crew.ranks, tickets, strict=True):
+            with pytest.raises(MismatchError, match="a tensor after the first 32"):
+                rank.backend.wait(ticket)
+
+
 def test_a_group_is_done_when_all_its_parts_are() -> None:
     with Crew(2) as crew:
         zero, one = crew.ranks

@@ -298,10 +298,8 @@ class TableBackend:
         except BaseException:
             self._lib.unblock(self._core)
             raise
-        if status == Status.LEFT:
-            raise ShutDownError(
-                f"{self._faults.who_left()} shut down while this rank waited in join() for all to join."
-            )
+        if status == Status.LEFT and (gone := self._faults.who_left()):
+            raise ShutDownError(f"{gone} shut down while this rank waited in join() for all to join.")
         if status != _OK:
             self._raise(status, None, None)
         return last.value
