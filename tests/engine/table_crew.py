@@ -116,7 +116,9 @@ def _buffers(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Buffer]:
     return [Buffer(a.ctypes.data, DType[a.dtype.name.upper()], a.shape, a) for a in arrays]
 
 
-def run(size: int, body: Callable[[Rank], Any], settings: Settings | None = None) -> list[Any]:
+def run(
+    size: int, body: Callable[[Rank], Any], settings: Settings | None = None, deadline_s: float = DEADLINE_S
+) -> list[Any]:
     """Run ``body`` on every rank; results by rank, or the first failure. Nothing outlives its deadline."""
     crew = Crew(size, settings)
     results: list[Any] = [None] * size
@@ -132,7 +134,7 @@ def run(size: int, body: Callable[[Rank], Any], settings: Settings | None = None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(deadline_s)
     hanging = [r for r, thread in enumerate(threads) if thread.is_alive()]
     assert not hanging, f"ranks {hanging} hang; the others: {errors} {results}"
     crew.__exit__()
