@@ -6,7 +6,11 @@ show is death, which ``tests/chaos`` kills real processes for.
 
 from __future__ import annotations
 
+import mmap
+import os
+import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,13 +24,38 @@ from hora.transport.base import Buffer, DType, Kind, ReduceOp
 from hora.wire.messages import Peer
 
 DEADLINE_S = 30.0
+LOCK_AT = 192  # struct header of native/core.h
+AT_ENTRIES, ENTRY_BYTES, ROUND_AT = 64, 72, 64  # there, there, and in struct entry
+
+
+class Crew:
+    """Backends of several ranks, without threads; and the memory they share, to look at and to spoil."""
+
+    def __init__(self, size: int, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
+        segment = shm.create_segment(size, 1, settings)
+        self.memory = mmap.mmap(segment.fd, 0)
+        peers = [Peer(r, r, os.getpid(), "here") for r in range(size)]
+        self.backends = [TableBackend(segment.fd, r, peers, settings) for r in range(size)]
+        self.ranks = [Rank(backend, r, size, self.memory) for r, backend in enumerate(self.backends)]
+        segment.close()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for backend in self.backends:
+            backend.leave()
+        for backend in self.backends:
+            backend.close()
+        self.memory.close()
 
 
 class Rank:
     """One rank, with the few calls that tests make of it."""
 
-    def __init__(self, backend: TableBackend, rank: int, size: int) -> None:
-        self.backend, self.rank, self.size = backend, rank, size
+    def __init__(self, backend: TableBackend, rank: int, size: int, memory: mmap.mmap) -> None:
+        self.backend, self.rank, self.size, self.memory = backend, rank, size, memory
         self.everyone = tuple(range(size))
         self._requests: dict[Any, Request] = {}
 
@@ -56,26 +85,48 @@ class Rank:
     def barrier(self, name: str = "barrier", members: tuple[int, ...] | None = None) -> None:
         self.backend.wait(self.submit(Kind.BARRIER, name, [], members=members))
 
+    def hold_lock(self) -> None:
+        """As if this rank had been stopped where it holds the table's lock, which is free now."""
+        assert self.memory[LOCK_AT : LOCK_AT + 4] == bytes(4)
+        self.memory[LOCK_AT : LOCK_AT + 4] = struct.pack("<I", self.rank + 1)
+        assert self.backend._lib.holder(self.backend._core) == self.rank
+
+    def let_go_of_lock(self) -> None:
+        self.memory[LOCK_AT : LOCK_AT + 4] = bytes(4)
+
+    def set_round(self, round: int) -> None:
+        """As if the first operation that this crew knew had been carried out so often. Nothing may be in flight."""
+        (entries,) = struct.unpack_from("<Q", self.memory, AT_ENTRIES)
+        struct.pack_into("<Q", self.memory, entries + ROUND_AT, round)
+
+    def until_joined(self, rank: int) -> None:
+        """Until that rank is inside join()."""
+        until(lambda: any(name == "join" for name, _ in self.backend.snapshot().ranks[rank].waiting_on))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Until it is true, and not for ever."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.001)
+
 
 def _buffers(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Buffer]:
     return [Buffer(a.ctypes.data, DType[a.dtype.name.upper()], a.shape, a) for a in arrays]
 
 
-def run(size: int, body: Callable[[Rank], Any], settings: Settings | None = None) -> list[Any]:
+def run(
+    size: int, body: Callable[[Rank], Any], settings: Settings | None = None, deadline_s: float = DEADLINE_S
+) -> list[Any]:
     """Run ``body`` on every rank; results by rank, or the first failure. Nothing outlives its deadline."""
-    import os
-
-    settings = settings or Settings()
-    segment = shm.create_segment(size, 1, settings)
-    peers = [Peer(r, r, os.getpid(), "here") for r in range(size)]
-    backends = [TableBackend(segment.fd, r, peers, settings) for r in range(size)]
-    segment.close()
+    crew = Crew(size, settings)
     results: list[Any] = [None] * size
     errors: list[BaseException | None] = [None] * size
 
     def one(rank: int) -> None:
         try:
-            results[rank] = body(Rank(backends[rank], rank, size))
+            results[rank] = body(crew.ranks[rank])
         except BaseException as error:
             errors[rank] = error
 
@@ -83,13 +134,10 @@ def run(size: int, body: Callable[[Rank], Any], settings: Settings | None = None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(deadline_s)
     hanging = [r for r, thread in enumerate(threads) if thread.is_alive()]
     assert not hanging, f"ranks {hanging} hang; the others: {errors} {results}"
-    for backend in backends:
-        backend.leave()
-    for backend in backends:
-        backend.close()
+    crew.__exit__()
     for error in errors:
         if error is not None:
             raise error

@@ -227,13 +227,18 @@ def test_a_join_does_not_touch_sets_it_is_not_in() -> None:
     assert one_ready(agreement.arrive(1, make(members=(0, 1)), 0.0)).divisor == 2
 
 
-def test_adasum_is_checked_again_when_its_number_of_ranks_changes() -> None:
+@pytest.mark.parametrize("joined", [(3,), (2, 3), (1, 2, 3)])
+def test_adasum_is_refused_once_a_rank_has_joined(joined: tuple[int, ...]) -> None:
+    """Also where those who are left are a power of two: it would be another result."""
     agreement = Agreement(4)
     everyone = (0, 1, 2, 3)
     number = one_ready(arrive_all(agreement, make(members=everyone, op=ReduceOp.ADASUM), everyone)).id
-    agreement.join(3, False)
-    failed = one_failure(arrive_all(agreement, number, (0, 1, 2)))
-    assert failed.kind == "unfit" and "it is 3" in failed.text
+    for rank in joined:
+        agreement.join(rank, False)
+    left = tuple(rank for rank in everyone if rank not in joined)
+    failed = one_failure(arrive_all(agreement, number, left))
+    assert failed.kind == "joined" and "but Adasum needs all members" in failed.text
+    assert failed.ranks == left
 
 
 # ---- leaving ----

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.table_crew import Rank, run
+from tests.engine.table_crew import DEADLINE_S, Rank, run, until
 
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
@@ -260,7 +263,7 @@ def test_the_average_over_active_ranks() -> None:
         if me.rank == 0:
             me.backend.join(True)
             return
-        _until_joined(me, 0)
+        me.until_joined(0)
         for count in (3, 5000):
             array = np.full(count, me.rank * 1.0)
             me.backend.wait(me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE))
@@ -298,14 +301,6 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
     run(3, body)
 
 
-def _until_joined(me: Rank, rank: int) -> None:
-    import time
-
-    deadline = time.monotonic() + 10
-    while not any(name == "join" for name, _ in me.backend.snapshot().ranks[rank].waiting_on):
-        assert time.monotonic() < deadline, f"rank {rank} did not join"
-
-
 def _until_pending(me: Rank, arrivals: int) -> Any:
     import time
 
@@ -327,6 +322,99 @@ def test_more_names_than_the_table_keeps() -> None:
             np.testing.assert_array_equal(array, np.full(3, 2.0 * step + 1))
 
     run(2, body, Settings(cache_capacity=64))
+
+
+def test_seventeen_thousand_names_in_a_table_of_sixteen() -> None:
+    """Some hundred in flight, so that places are given away beside others that are in use."""
+
+    def body(me: Rank) -> None:
+        for step in range(0, 17_000, 170):
+            arrays = [np.full(2, step + i + me.rank) for i in range(170)]
+            tickets = [me.allreduce(array, f"name {step + i}") for i, array in enumerate(arrays)]
+            for ticket in tickets:
+                me.backend.wait(ticket)
+            np.testing.assert_array_equal(np.stack(arrays)[:, 0], 2 * np.arange(step, step + 170) + 1)
+
+    run(2, body, Settings(cache_capacity=64))
+
+
+def test_overlapping_sets_keep_out_of_each_others_memory() -> None:
+    """Ranks that run ahead, where sums are made in place and need no barrier, do not hide one that still reads."""
+    pair, shared, end, steps = (0, 3), 4096, time.monotonic() + 2, list[int]()
+
+    def body(me: Rank) -> None:
+        if me.rank == 2:  # always behind
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+        memory = {name: np.frombuffer(me.backend.allocate(4 * shared), "float32") for name in "cde"}
+        memory |= {"a": np.empty(65_536, "float32"), "b": np.empty(1 << 20, "float32")}
+        for step in itertools.count(1):
+            if me.rank == 0 and time.monotonic() < end:  # for a while, and the same number of times on all ranks
+                steps.append(step)
+            memory["a"][:] = step * (me.rank + 1)
+            memory["b"][:] = -1e6
+            for name in "cde":
+                memory[name][:] = 1
+            me.barrier()
+            if len(steps) < step:
+                return
+            tickets = [me.allreduce(memory["a"], "a")]
+            if me.rank in pair:
+                tickets.append(me.allreduce(memory["b"], "b", members=pair))
+            tickets += [me.allreduce(memory[name], name) for name in "cde"]
+            for ticket in tickets:
+                me.backend.wait(ticket)
+            assert (memory["a"] == step * 10).all(), (step, np.unique(memory["a"]))
+            assert me.rank not in pair or (memory["b"] == -2e6).all()
+            assert all((memory[name] == 4).all() for name in "cde")
+
+    run(4, body, Settings(fusion_bytes=0, cycle_time_ms=0.0))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_large_broadcasts_in_flight_together(size: int) -> None:
+    """They are carried out one by one: only sums can be fused."""
+
+    def body(me: Rank) -> None:
+        for step in range(30):
+            arrays = [np.full(50_000, 10 * step + me.rank + i, "float32") for i in range(4)]
+            tickets = [me.submit(Kind.BROADCAST, f"b{i}", [array], root=i % size) for i, array in enumerate(arrays)]
+            for i, ticket in enumerate(tickets):
+                me.backend.wait(ticket)
+                assert (arrays[i] == 10 * step + i % size + i).all()
+
+    run(size, body)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_a_name_that_was_used_four_billion_times(count: int) -> None:
+    gate = threading.Barrier(2)
+
+    def body(me: Rank) -> None:
+        for step in range(8):
+            array = np.full(count, float(step + me.rank))
+            me.backend.wait(me.allreduce(array, "x"))
+            np.testing.assert_array_equal(array, np.full(count, 2.0 * step + 1))
+            if step == 1:
+                gate.wait(DEADLINE_S)
+                if me.rank == 0:
+                    me.set_round((1 << 32) - 4)
+                gate.wait(DEADLINE_S)
+
+    run(2, body)
+
+
+def test_what_nobody_waits_for_is_carried_out_too() -> None:
+    """Whoever only asks whether it is done does not carry it out; the thread behind does, every time."""
+
+    def body(me: Rank) -> None:
+        for step in range(200):
+            array = np.full(5000, float(step + me.rank))
+            ticket = me.allreduce(array, "x")
+            until(lambda ticket=ticket: me.backend.done(ticket))  # type: ignore[misc]
+            me.backend.wait(ticket)
+            np.testing.assert_array_equal(array, np.full(5000, 2.0 * step + 1))
+
+    run(2, body, Settings(cycle_time_ms=0.0))
 
 
 def test_many_operations_in_flight_at_once() -> None:

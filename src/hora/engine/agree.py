@@ -258,10 +258,9 @@ class Agreement:
         requests = {rank: entry.requests[rank] for rank in contributors}
         if not entry.agreed and (text := explain_mismatch(requests)) is not None:
             return [self._fail(entry, "mismatch", text)]
-        if len(contributors) < len(members) and requests[contributors[0]].kind not in (Kind.ALLREDUCE, Kind.BARRIER):
+        if len(contributors) < len(members) and not _goes_on_without_joined(requests[contributors[0]]):
             return [self._fail(entry, "joined", explain_joined(requests))]
-        check = not entry.agreed or requests[contributors[0]].op is ReduceOp.ADASUM  # which depends on who has joined
-        if check and (text := explain_unfit(requests, len(contributors))) is not None:
+        if not entry.agreed and (text := explain_unfit(requests, len(contributors))) is not None:
             return [self._fail(entry, "unfit", text)]
         decisions: list[Decision] = []
         if not entry.agreed and (text := suspicious_lines(requests)) is not None:
@@ -338,6 +337,11 @@ class Agreement:
 
 def _have(ranks: Collection[int]) -> str:
     return f"{compact_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+
+
+def _goes_on_without_joined(request: Request) -> bool:
+    """An Adasum of fewer ranks is another result, not a smaller one."""
+    return request.kind is Kind.BARRIER or (request.kind is Kind.ALLREDUCE and request.op is not ReduceOp.ADASUM)
 
 
 def _is_set(members: tuple[int, ...], size: int) -> bool:

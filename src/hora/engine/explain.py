@@ -105,10 +105,11 @@ def explain_joined(requests: Mapping[int, Request]) -> str:
     first = requests[min(requests)]
     joined = [member for member in first.members if member not in requests]
     kind = first.kind.name.lower()
+    needs = "Adasum" if first.kind is Kind.ALLREDUCE and first.op is ReduceOp.ADASUM else _article(kind)
     have, bring = ("has", "brings") if len(joined) == 1 else ("have", "bring")
     return (
         f"'{first.name}' cannot be done: {compact_ranks(joined)} {have} joined and {bring} no data.\n"
-        f"An allreduce or a barrier goes on with the ranks that are left, but {_article(kind)} needs all members.\n"
+        f"An allreduce or a barrier goes on with the ranks that are left, but {needs} needs all members.\n"
         f"Call {kind} before any rank calls join(), or use a process set of the ranks that still have data."
     )
 
@@ -168,7 +169,7 @@ def _dtypes(request: Request) -> str:
 
 def _group(request: Request) -> str:
     kind = request.kind.name.lower()
-    return f"grouped {kind} of {len(request.segments)}" if request.grouped or len(request.segments) > 1 else kind
+    return f"grouped {kind} of {request.tensors}" if request.grouped or request.tensors > 1 else kind
 
 
 def _shape(request: Request, segment: Segment) -> str:
@@ -191,7 +192,7 @@ def _op(request: Request) -> str:
 
 _CHECKS: tuple[tuple[str, Callable[[Request], str]], ...] = (
     # Groups of different sizes differ in their lists of types too; that would be a true but unhelpful answer.
-    ("group sizes", lambda r: f"{len(r.segments)} tensor" + ("" if len(r.segments) == 1 else "s")),
+    ("group sizes", lambda r: f"{r.tensors} tensor" + ("" if r.tensors == 1 else "s")),
     ("data types", _dtypes),
     ("operations", _group),
     ("shapes", _matching_shapes),

@@ -63,6 +63,11 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     named: bool = True
     line: str = "?"
     wire: DType | None = None  # of an allreduce of FLOAT32: the type that its values are rounded to between hosts
+    cut: int = 0  # segments that are left out where it is only described, for want of room
+
+    @property
+    def tensors(self) -> int:
+        return len(self.segments) + self.cut
 
     def fingerprint(self) -> int:
         """64 bits over everything that must be equal on all ranks; never 0."""

@@ -27,6 +27,7 @@ from hora.engine.request import Request, Segment
 from hora.engine.tablefault import TEXT_BYTES, Failure, Faults, Status
 from hora.engine.tableview import Place, describe, parse_snapshot, process_state
 from hora.errors import (
+    HoraError,
     HorovodInternalError,
     ShutDownError,
     UsageError,
@@ -163,13 +164,16 @@ class TableBackend:
             return self._submit(request, self.plan(request), inputs, outputs)
         starts = range(0, len(inputs), most)
         plans = [self.plan(request, slice(at, at + most)) for at in starts]  # all of them, before peers hear of any
-        return GroupTicket(
-            request,
-            [
-                self._submit(request, plan, inputs[at : at + most], outputs[at : at + most])
-                for at, plan in zip(starts, plans, strict=True)
-            ],
-        )
+        parts: list[TableTicket] = []
+        try:
+            # The first part last: when its round is over, everybody has submitted all parts, so that none which failed
+            # with it is still to come and would meet the next operation of this name.
+            for at, plan in zip(reversed(starts), reversed(plans), strict=True):
+                parts.insert(0, self._submit(request, plan, inputs[at : at + most], outputs[at : at + most]))
+        except BaseException:
+            self._let_go(parts, withdraw=True)
+            raise
+        return GroupTicket(request, parts)
 
     def _submit(self, request: Request, plan: int, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> TableTicket:
         meta, count = None, 0
@@ -217,13 +221,8 @@ class TableBackend:
         try:
             for part in group.parts:
                 outcomes.append(self.wait(part))
-        except BaseException:
-            for part in group.parts[
-                len(outcomes) + 1 :
-            ]:  # the group has failed: its other parts are not to be waited for
-                self._lib.withdraw(self._core, part.number)
-                self._abandoned.append(part)
-                self._lib.release(self._core, part.number)
+        except BaseException as error:  # if the group has failed, nobody is to wait for its other parts
+            self._let_go(group.parts[len(outcomes) + 1 :], withdraw=isinstance(error, HoraError))
             raise
         most = _MOST_GATHERED if group.request.kind is Kind.ALLGATHER else _MOST_SEGMENTS
         return Outcome(
@@ -235,6 +234,14 @@ class TableBackend:
                 for found in outcome.not_finite
             ),
         )
+
+    def _let_go(self, parts: Sequence[TableTicket], withdraw: bool) -> None:
+        """Nobody here will wait for these; they go on without us, or fail on all ranks if they are withdrawn."""
+        for part in parts:
+            if withdraw:
+                self._lib.withdraw(self._core, part.number)
+            self._abandoned.append(part)
+            self._lib.release(self._core, part.number)
 
     def conclude(self, ticket: TableTicket, status: int) -> Outcome:
         """Turn the core's verdict on a finished ticket into an outcome or an exception, and let the ticket go."""
@@ -291,10 +298,8 @@ class TableBackend:
         except BaseException:
             self._lib.unblock(self._core)
             raise
-        if status == Status.LEFT:
-            raise ShutDownError(
-                f"{self._faults.who_left()} shut down while this rank waited in join() for all to join."
-            )
+        if status == Status.LEFT and (gone := self._faults.who_left()):
+            raise ShutDownError(f"{gone} shut down while this rank waited in join() for all to join.")
         if status != _OK:
             self._raise(status, None, None)
         return last.value

@@ -1,4 +1,4 @@
-"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks and lines."""
+"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and a way out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, explain_unfit, lost, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, lost, suspicious_lines
 from hora.engine.request import Request
 from hora.engine.tableview import DESCRIPTION_BYTES
 from hora.errors import (
@@ -26,7 +26,7 @@ from hora.wire.messages import Peer
 __all__ = ["TEXT_BYTES", "Failure", "Faults", "Status"]
 
 TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256  # native/core.h
-_GONE_CLEAN = 2  # enum rank_state
+_ABSENT, _GONE_CLEAN = 0, 2  # enum rank_state; this rank is absent once its side is closed
 _LAST_WORDS_S = 0.3  # how long to wait for the launcher to say how a rank ended
 
 
@@ -74,34 +74,40 @@ class Faults:
                 "Wait for it with synchronize(), or give each operation its own name."
             )
         if status == Status.ABORTED:
-            return self.peer_lost(name)
+            dead = self._lib.dead(self._core)
+            return self.peer_lost(dead, name) if dead >= 0 else _closed(name)
         if status == Status.LEFT:
-            words = "".join(self._last_words(rank) for rank in self._gone())
-            return ShutDownError(f"'{name}' cannot run: {self.who_left()} shut Hora down.{words}")
+            gone = self._gone()
+            words = "".join(self._last_words(rank) for rank in gone)
+            text = f"'{name}' cannot run: {compact_ranks(gone)} shut Hora down.{words}"
+            return ShutDownError(text) if gone else _closed(name)
         if status == Status.CLOSED:
-            return ShutDownError(
-                f"'{name}' was not finished: another thread of this process shut Hora down meanwhile. "
-                "Wait for every operation, in every thread, before shutdown()."
-            )
+            return _closed(name)
         if status in (Status.FULL, Status.TOO_MANY):
             return HorovodInternalError(
                 f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
                 "Wait for some with synchronize() before submitting more."
             )
         assert number is not None
-        return self._failure(name, request, self._lib.failure(self._core, number))
+        return self._failure(name, self._lib.failure(self._core, number))
 
-    def _failure(self, name: str, request: Request | None, failure: int) -> HoraError:
+    def _failure(self, name: str, failure: int) -> HoraError:
         code = self._lib.failure_code(self._core, failure)
         said = self.said(failure)
         text = self._text(self._lib.failure_text, failure, TEXT_BYTES)
+        if not self._lib.failure_code(self._core, failure):  # or it had gone before all of it was read
+            if self._lib.state(self._core, self._rank) == _ABSENT:
+                return _closed(name)
+            return HorovodInternalError(
+                f"'{name}' failed, and so many others since that the reason is no longer known."
+            )
         if code == Failure.MISMATCH:
             found = text or explain_mismatch(said) or suspicious_lines(said)
-            return MismatchError(found or f"the ranks disagree on '{name}'.")
+            return MismatchError(found or _hidden_mismatch(name, said))
         if code == Failure.JOINED:
-            return HorovodInternalError(explain_unfit(said, len(said)) or explain_joined(said))
+            return HorovodInternalError(explain_joined(said))
         if code == Failure.GONE and int(text) == self._rank:
-            return self.error(Status.CLOSED, request, None)
+            return _closed(name)
         if code == Failure.GONE:
             return ShutDownError(
                 f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
@@ -112,9 +118,8 @@ class Faults:
             return HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
         return (DeadlockError if code == Failure.DEADLOCK else StallError)(text or f"'{name}' failed.")
 
-    def peer_lost(self, name: str) -> PeerLostError:
+    def peer_lost(self, rank: int, name: str) -> PeerLostError:
         """The error that names who died, where, how, and what could not be finished because of it."""
-        rank = max(self._lib.dead(self._core), 0)
         status = self._text(self._lib.status, rank, _STATUS_BYTES)
         deadline = time.monotonic() + _LAST_WORDS_S
         while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
@@ -124,8 +129,9 @@ class Faults:
         return lost(self._peers[rank], status, name, self._text(self._lib.said, rank, TEXT_BYTES).rstrip())
 
     def who_left(self) -> str:
-        """Who has shut down in good order."""
-        return compact_ranks(self._gone())
+        """Who has shut down in good order; empty if nobody has."""
+        gone = self._gone()
+        return compact_ranks(gone) if gone else ""
 
     def said(self, failure: int) -> dict[int, Request]:
         """What each rank said of the operation that failed."""
@@ -148,3 +154,19 @@ class Faults:
         buffer = ctypes.create_string_buffer(room)
         length = read(self._core, which, buffer, room)
         return buffer.raw[:length].decode(errors="replace")
+
+
+def _closed(name: str) -> ShutDownError:
+    return ShutDownError(
+        f"'{name}' was not finished: another thread of this process shut Hora down meanwhile. "
+        "Wait for every operation, in every thread, before shutdown()."
+    )
+
+
+def _hidden_mismatch(name: str, said: dict[int, Request]) -> str:
+    shown = min((len(request.segments) for request in said.values()), default=0)
+    return (
+        f"Mismatched tensors for '{name}': the ranks mean different things by this name. "
+        f"They differ in the type or shape of a tensor after the first {shown}.\n"
+        "Make the calls agree, or give different operations different names."
+    )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from hora.engine.backend import Pending, RankState, Snapshot
-from hora.engine.request import Request, Segment
+from hora.engine.request import Request
 
 __all__ = ["DESCRIPTION_BYTES", "Place", "describe", "parse_snapshot", "process_state"]
 
@@ -30,13 +30,16 @@ def describe(request: Request) -> bytes:
     if len(encoded) <= DESCRIPTION_BYTES:
         return encoded
     name = request.name if len(request.name) <= 400 else request.name[:400] + "…"
-    segments = (*request.segments[:32], Segment(request.segments[0].dtype, (len(request.segments),)))
     splits = request.splits[:64] if request.splits else None
-    short = msgspec.structs.replace(request, name=name, line=request.line[-200:], segments=segments, splits=splits)
-    while len(encoded := short.encode()) > DESCRIPTION_BYTES:
-        fewer = short.members[: len(short.members) // 2]
-        short = msgspec.structs.replace(short, members=fewer, segments=short.segments[:8])
-    return encoded
+    members, shown = request.members, min(len(request.segments), 32)
+    while True:
+        encoded = msgspec.structs.replace(
+            request, name=name, line=request.line[-200:], splits=splits, members=members,
+            segments=request.segments[:shown], cut=len(request.segments) - shown,
+        ).encode()  # fmt: skip
+        if len(encoded) <= DESCRIPTION_BYTES:
+            return encoded
+        members, shown = members[: len(members) // 2], shown // 2
 
 
 def process_state(pid: int) -> str:

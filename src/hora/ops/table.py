@@ -226,7 +226,8 @@ TABLE: tuple[Collective, ...] = (
         "Until then this rank takes part in the others' allreduces without bringing anything: it counts as zeros"
         " for Sum and is left out of Min, Max and Product. Average divides by the number of all ranks, as in"
         " Horovod, which makes it smaller than the mean of what was brought; ``average_active=True`` divides by the"
-        " ranks that still bring data. A barrier does not wait for who has joined; other collectives raise meanwhile.",
+        " ranks that still bring data. A barrier does not wait for who has joined; Adasum and other collectives raise"
+        " meanwhile.",
         (
             Argument("device", "Taken for Horovod's sake; the device is found from the tensors."),
             Argument("average_active", "Divide averages by the number of ranks that have not joined."),

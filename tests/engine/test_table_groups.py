@@ -1,0 +1,211 @@
+"""Groups of more tensors than a place in the table has room for."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.engine.table_crew import Crew, Rank, run
+
+from hora.engine.table import GroupTicket
+from hora.errors import DuplicateNameError, HorovodInternalError, MismatchError
+from hora.transport.base import Kind, ReduceOp
+
+
+def group(rank: int, tensors: int) -> list[np.ndarray[Any, Any]]:
+    """Of one or two elements each; none is like another."""
+    return [np.full(1 + i % 2, 10 * i + rank, "int64") for i in range(tensors)]
+
+
+def gather(me: Rank, tensors: int, name: str = "g") -> None:
+    outcome = me.backend.wait(me.submit(Kind.ALLGATHER, name, group(me.rank, tensors), grouped=True))
+    every = [group(r, tensors) for r in range(me.size)]
+    got = np.concatenate([np.frombuffer(memory, "int64") for memory in outcome.memory])
+    np.testing.assert_array_equal(got, np.concatenate([part for parts in zip(*every, strict=True) for part in parts]))
+    assert outcome.received == tuple((8 * (1 + i % 2),) * me.size for i in range(tensors))
+
+
+def reduce(me: Rank, tensors: int, name: str = "g") -> None:
+    arrays = group(me.rank, tensors)
+    me.backend.wait(me.submit(Kind.ALLREDUCE, name, arrays, grouped=True, op=ReduceOp.SUM))
+    want = sum(np.concatenate(group(r, tensors)) for r in range(me.size))
+    np.testing.assert_array_equal(np.concatenate(arrays), want)
+
+
+def scatter(me: Rank, tensors: int, name: str = "g") -> None:
+    arrays = [np.full(me.size, 10 * i + me.rank, "int64") for i in range(tensors)]
+    parts = [np.empty(1, "int64") for _ in arrays]
+    me.backend.wait(me.submit(Kind.REDUCESCATTER, name, arrays, parts, grouped=True, op=ReduceOp.SUM))
+    want = 10 * me.size * np.arange(tensors) + me.size * (me.size - 1) // 2
+    np.testing.assert_array_equal(np.concatenate(parts), want)
+
+
+def broadcast(me: Rank, tensors: int, name: str = "g") -> None:
+    arrays = group(me.rank, tensors)
+    me.backend.wait(me.submit(Kind.BROADCAST, name, arrays, grouped=True, root=me.size - 1))
+    np.testing.assert_array_equal(np.concatenate(arrays), np.concatenate(group(me.size - 1, tensors)))
+
+
+@pytest.mark.parametrize(
+    ("collective", "tensors"),
+    [
+        (gather, 257),
+        (gather, 700),
+        (gather, 5000),
+        (reduce, 4097),
+        (reduce, 5000),
+        (scatter, 4097),
+        (scatter, 5000),
+        (broadcast, 4097),
+    ],
+)
+def test_a_group_of_any_size_is_carried_out(collective: Any, tensors: int) -> None:
+    """Twice, for the second time everything is known; and what comes after it is right too."""
+
+    def body(me: Rank) -> None:
+        for _ in range(2):
+            collective(me, tensors)
+        array = np.full(3, me.rank)
+        me.backend.wait(me.allreduce(array, "after"))
+        np.testing.assert_array_equal(array, np.full(3, 1))
+        assert me.backend.snapshot().pending == ()
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("collective", [gather, reduce, scatter])
+@pytest.mark.parametrize("counts", [(4097, 4096), (4100, 4097), (1, 8193)])
+def test_who_brings_another_number_of_tensors_fails_the_group_on_all_ranks(
+    collective: Any, counts: tuple[int, int]
+) -> None:
+    """And nothing of it stays behind: the same name with the same number on all ranks is right at once."""
+
+    def body(me: Rank) -> str:
+        text = ""
+        for count in counts:
+            with pytest.raises(MismatchError) as caught:
+                collective(me, counts[me.rank % 2])
+            text = str(caught.value)
+            collective(me, count)
+        assert me.backend.snapshot().pending == ()
+        return text
+
+    texts = run(3, body)
+    assert len(set(texts)) == 1
+    for count in counts:
+        assert f"{count} tensor" in texts[0], texts[0]
+
+
+def test_who_is_slow_to_submit_the_parts_of_a_failed_group_does_not_meet_the_next_one() -> None:
+    """Rank 0 has been told of the failure, and tries again, before rank 1 submits another part of the first group."""
+
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        ticket = zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
+        submit, again = one.backend._submit, list[Any]()
+
+        def slow(*arguments: Any) -> Any:
+            part = submit(*arguments)
+            if not again and zero.backend.done(ticket):
+                with pytest.raises(MismatchError):
+                    zero.backend.wait(ticket)
+                again.append(zero.submit(Kind.ALLREDUCE, "g", group(0, 4097), grouped=True))
+            return part
+
+        one.backend._submit = slow  # type: ignore[method-assign]
+        failed = one.submit(Kind.ALLREDUCE, "g", group(1, 4097), grouped=True)
+        with pytest.raises(MismatchError):
+            one.backend.wait(failed)
+        if not again:
+            with pytest.raises(MismatchError):
+                zero.backend.wait(ticket)
+            again.append(zero.submit(Kind.ALLREDUCE, "g", group(0, 4097), grouped=True))
+        arrays = group(1, 4097)
+        one.backend.wait(one.submit(Kind.ALLREDUCE, "g", arrays, grouped=True))
+        np.testing.assert_array_equal(np.concatenate(arrays), sum(np.concatenate(group(r, 4097)) for r in range(2)))
+        assert zero.backend.done(again[0])
+
+
+def test_what_differs_in_a_tensor_that_is_not_described_is_still_a_mismatch() -> None:
+    with Crew(2) as crew:
+        tickets = []
+        for rank in crew.ranks:
+            arrays = group(0, 1000)
+            arrays[-1] = np.ones(3 + rank.rank)
+            tickets.append(rank.submit(Kind.ALLREDUCE, "g", arrays, grouped=True))
+        for rank, ticket in zip(crew.ranks, tickets, strict=True):
+            with pytest.raises(MismatchError, match="a tensor after the first 32"):
+                rank.backend.wait(ticket)
+
+
+def test_a_group_is_done_when_all_its_parts_are() -> None:
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        tickets = [zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)]
+        assert isinstance(tickets[0], GroupTicket) and not zero.backend.done(tickets[0])
+        tickets.append(one.submit(Kind.ALLREDUCE, "g", group(1, 5000), grouped=True))
+        for rank, ticket in zip(crew.ranks, tickets, strict=True):
+            while not rank.backend.done(ticket):
+                pass
+            rank.backend.wait(ticket)
+
+
+def test_a_group_in_flight_cannot_be_submitted_again_and_nothing_of_the_second_stays() -> None:
+    """Also not a larger one, of which other ranks might get parts."""
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        arrays = [group(r, 5000) for r in range(2)]
+        tickets = [zero.submit(Kind.ALLREDUCE, "g", arrays[0], grouped=True)]
+        for tensors in (1, 4097, 9000):
+            with pytest.raises(DuplicateNameError, match="'g'"):
+                zero.submit(Kind.ALLREDUCE, "g", group(0, tensors), grouped=True)
+        assert len(zero.backend.snapshot().pending) == 2
+        tickets.append(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True))
+        for rank, ticket in zip(crew.ranks, tickets, strict=True):
+            rank.backend.wait(ticket)
+            assert rank.backend.snapshot().pending == ()
+
+
+def test_a_group_goes_on_without_whom_ctrl_c_called_away() -> None:
+    """As an operation of one part does: peers get what was brought."""
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        arrays = [group(r, 5000) for r in range(2)]
+        ticket = zero.submit(Kind.ALLREDUCE, "g", arrays[0], grouped=True, op=ReduceOp.SUM)
+        library = zero.backend._lib
+
+        class Interrupted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(library, name)
+
+            def finish(self, *arguments: Any) -> int:
+                status: int = library.finish(*arguments)
+                signal.raise_signal(signal.SIGINT)
+                return status
+
+        zero.backend._lib = Interrupted()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            zero.backend.wait(ticket)
+        zero.backend._lib = library
+        one.backend.wait(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True, op=ReduceOp.SUM))
+        for i, array in enumerate(arrays[1]):
+            assert (array == 20 * i + 1).all()
+
+
+def test_a_group_of_which_a_part_failed_elsewhere_says_so() -> None:
+    """Rank 1 has only the first part, by another number; rank 0 waits for the second first."""
+    with Crew(3) as crew:
+        zero, one, two = crew.ranks
+        first = zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
+        second = two.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
+        assert isinstance(first, GroupTicket) and isinstance(second, GroupTicket)
+        third = one.submit(Kind.ALLREDUCE, "g", group(0, 3), grouped=True)
+        for rank, ticket in ((one, third), (zero, first)):
+            with pytest.raises(MismatchError):
+                rank.backend.wait(ticket)
+        with pytest.raises(HorovodInternalError, match="a part of the group 'g' failed"):
+            two.backend.wait(second.parts[1])
+        with pytest.raises(MismatchError):
+            two.backend.wait(second.parts[0])

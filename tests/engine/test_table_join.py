@@ -1,0 +1,164 @@
+"""join() in shared memory: ranks that run out of data stay in step with the others, whatever they left behind."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.engine.table_crew import DEADLINE_S, Rank, run
+
+from hora.config.settings import Settings
+from hora.engine import table
+from hora.engine.backend import What
+from hora.errors import HorovodInternalError, MismatchError
+from hora.transport.base import Kind, ReduceOp
+
+
+def test_a_join_that_is_waited_for_in_slices_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two slices its round may end, and the next begin: ranks would be out of step for good."""
+    monkeypatch.setattr(table, "_SLICE_US", 1)
+
+    def body(me: Rank) -> list[int]:
+        last = []
+        for epoch in range(150):
+            for step in range(1 + (epoch + me.rank) % 3):
+                present = [r for r in range(3) if 1 + (epoch + r) % 3 > step]
+                array = np.full(3, 100.0 * epoch + 10 * step + me.rank)
+                me.backend.wait(me.allreduce(array, f"step {step}"))
+                np.testing.assert_array_equal(array, np.full(3, sum(100.0 * epoch + 10 * step + r for r in present)))
+            last.append(me.backend.join(False))
+        return last
+
+    first, *others = run(3, body)
+    assert others == [first, first]
+    assert first == [(2 - epoch) % 3 for epoch in range(150)]  # whose number of steps is 3
+
+
+@pytest.mark.parametrize("joins", [0, 1])
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL, Kind.REDUCESCATTER])
+@pytest.mark.parametrize("count", [2, 6000])
+def test_what_needs_all_is_refused_whoever_has_joined(joins: int, kind: Kind, count: int) -> None:
+    def body(me: Rank) -> None:
+        if me.rank != joins:
+            me.until_joined(joins)
+            more: dict[str, Any] = {"root": me.rank} if kind is Kind.BROADCAST else {}
+            if kind is Kind.ALLTOALL:
+                more = {"splits": (count // 2, count // 2)}
+            outputs = [np.empty(count // 2)] if kind is Kind.REDUCESCATTER else None
+            with pytest.raises(HorovodInternalError, match=f"rank {joins} has joined"):
+                me.backend.wait(me.submit(kind, "x", [np.ones(count)], outputs, **more))
+        assert me.backend.join(False) == 1 - joins
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_averages_are_over_active_ranks_if_one_of_the_absent_said_so(count: int) -> None:
+    """In any order of True and False, one round of join after another: none is remembered."""
+
+    def body(me: Rank) -> None:
+        for said in (*itertools.product((False, True), repeat=me.size), (False,) * me.size):
+            for step in range(me.rank + 1):
+                mean = np.full(count, 12.0)
+                me.backend.wait(me.allreduce(mean, "mean", op=ReduceOp.AVERAGE))
+                brought = me.size - step
+                want = 12.0 if any(said[:step]) else 12.0 * brought / me.size
+                np.testing.assert_array_equal(mean, np.full(count, want), f"{said} {step}")
+            assert me.backend.join(said[me.rank]) == me.size - 1
+
+    run(4, body)
+
+
+@pytest.mark.parametrize("count", [3, 5000, 200_003])
+@pytest.mark.parametrize("early", [0, 2])
+def test_what_was_submitted_and_not_waited_for_before_join_is_carried_out(count: int, early: int) -> None:
+    """By a rank that joins before the others come to it, and by the last to join, who had no time to wait."""
+
+    def body(me: Rank) -> None:
+        for epoch in range(5):
+            arrays = {name: np.full(count, 10.0 * epoch + me.rank) for name in ("a", "b")}
+            if me.rank != early:
+                me.until_joined(early)
+            tickets = [me.allreduce(array, name) for name, array in arrays.items()]
+            me.backend.join(False)
+            for ticket in tickets:
+                me.backend.wait(ticket)
+            for array in arrays.values():
+                np.testing.assert_array_equal(array, np.full(count, 30.0 * epoch + 3))
+            me.barrier()
+
+    run(3, body)
+
+
+@pytest.mark.parametrize("shapes", [(3, 5000), (5000, 3), (5000, 200_003), (70_000, 2500)])
+def test_who_is_back_from_join_may_bring_another_shape_under_the_same_name(shapes: tuple[int, int]) -> None:
+    """While the others may still carry out the last round without it."""
+
+    def body(me: Rank) -> None:
+        for epoch in range(40):
+            count = shapes[epoch % 2]
+            for step in range(1 + 2 * ((epoch + me.rank) % 3)):
+                present = [r for r in range(3) if 1 + 2 * ((epoch + r) % 3) > step]
+                array = np.full(count, float(epoch + step + me.rank))
+                me.backend.wait(me.allreduce(array, "x"))
+                np.testing.assert_array_equal(array, np.full(count, float(sum(epoch + step + r for r in present))))
+            me.backend.join(False)
+
+    run(3, body)
+
+
+def test_a_mismatch_among_those_who_are_left_is_one() -> None:
+    def body(me: Rank) -> None:
+        if me.rank:
+            me.until_joined(0)
+            with pytest.raises(MismatchError, match="shapes"):
+                me.backend.wait(me.allreduce(np.ones(2 + me.rank), "x"))
+        me.backend.join(False)
+
+    run(3, body)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_an_adasum_of_fewer_ranks_than_asked_for_is_refused(count: int) -> None:
+    """Also if those who are left are a power of two: it is another result."""
+
+    def body(me: Rank) -> str:
+        text = ""
+        if me.rank > 1:
+            for joined in (0, 1):
+                me.until_joined(joined)
+            with pytest.raises(HorovodInternalError) as caught:
+                me.backend.wait(me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM))
+            text = str(caught.value)
+        me.backend.join(False)
+        me.backend.wait(me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM))
+        return text
+
+    *_, first, second = run(4, body)
+    assert first == second
+    assert "ranks 0, 1 have joined" in first and "Adasum" in first, first
+
+
+@pytest.mark.parametrize(("fusion_bytes", "batch"), [(128 << 20, 3), (0, 1), (2 * 40_000, 2)])
+def test_what_is_agreed_on_together_is_carried_out_together_up_to_the_bound(fusion_bytes: int, batch: int) -> None:
+    """A join agrees on all three at once, so that no rank can be quicker than the other."""
+    gate = threading.Barrier(2)
+
+    def body(me: Rank) -> list[int]:
+        me.backend.trace(True)
+        if me.rank == 1:
+            gate.wait(DEADLINE_S)
+            me.backend.join(False)
+            return []
+        tickets = [me.allreduce(np.ones(10_000, "float32"), name) for name in "abc"]
+        gate.wait(DEADLINE_S)
+        for ticket in tickets:
+            me.backend.wait(ticket)
+        me.backend.join(False)
+        return [event.detail for event in me.backend.events() if event.what is What.BEGIN]
+
+    largest = max(run(2, body, Settings(fusion_bytes=fusion_bytes))[0])
+    assert largest == batch
