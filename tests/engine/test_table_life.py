@@ -176,20 +176,24 @@ SHUTS_DOWN = """
 import sys, threading
 import numpy as np
 from tests.engine.table_crew import Crew, until
-crew = Crew(2)
-zero, one = crew.ranks
-def waits():
+said = []
+def waits(rank, name):
     try:
-        zero.backend.wait(zero.allreduce(np.ones(3), "x"))
+        rank.backend.wait(rank.allreduce(np.ones(3), name))
     except BaseException as error:
-        print(type(error).__name__, flush=True)
-thread = threading.Thread(target=waits, daemon=True)
-thread.start()
-until(lambda: bool(one.backend.snapshot().ranks[0].waiting_on))
-if sys.argv[1] == "shutdown":
-    crew.__exit__()
-    thread.join()
-    print(len([np.ones(100) for _ in range(2000)]))  # whoever wrote where it should not is found out
+        said.append(type(error).__name__)
+for _ in range(20 if sys.argv[1] == "shutdown" else 1):
+    crew = Crew(2)
+    zero, one = crew.ranks
+    threads = [threading.Thread(target=waits, args=(zero, f"x{i}"), daemon=True) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(one.backend.snapshot().ranks[0].waiting_on) == 8)
+    if sys.argv[1] == "shutdown":
+        crew.__exit__()
+        for thread in threads:
+            thread.join()
+print(len(said), *set(said))
 sys.exit(7)
 """
 
@@ -199,7 +203,7 @@ def test_the_exit_code_is_the_scripts_own_though_a_thread_waits(how: str) -> Non
     process = _python(SHUTS_DOWN, how)
     text, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 7, text
-    assert text.split() == (["ShutDownError", "2000"] if how == "shutdown" else [])
+    assert text.split() == (["160", "ShutDownError"] if how == "shutdown" else ["0"])
 
 
 WAITS = """

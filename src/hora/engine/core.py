@@ -120,6 +120,7 @@ class Engine:
             number = self._unnamed.get((prefix, members), 0)
             self._unnamed[prefix, members] = number + 1
         full = f"{prefix}.{name}" if name is not None else f"{prefix}.noname.{number}"
+        _check_name(full, line)
         segments = tuple(Segment(dtype, shape) for dtype, shape in tensors)  # type: ignore[arg-type]
         request = Request(
             kind, full, segments, members, op, root, float(prescale), float(postscale), device, splits, grouped,
@@ -233,6 +234,16 @@ def _ours(filename: str) -> bool:
 
 
 def _shorten(filename: str) -> str:
-    """Relative to where the user is, if that is shorter."""
+    """Relative to where the user is, if that is shorter; and text, which names of files need not be."""
     here = os.getcwd() + os.sep
-    return filename.removeprefix(here)
+    return filename.removeprefix(here).encode(errors="backslashreplace").decode()
+
+
+def _check_name(name: str, line: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"name={name[:80]!a}: the character {name[error.start]!a} is half of one and cannot be sent to other ranks "
+            f"({line}). It often comes from a file name that is not UTF-8; use name.encode(errors='replace').decode()."
+        ) from None

@@ -286,3 +286,35 @@ def unnamed_operations_of_different_lines(hvd: ModuleType, rank: int, size: int)
     lines = [f"mistakes.py:{call.__code__.co_firstlineno}" for call in calls]
     everyone = " ".join(hvd.allgather_object(" ".join(said)))
     assert all(line in everyone for line in lines), (lines, everyone)
+
+
+@body()
+def names_of_any_length_and_script(hvd: ModuleType, rank: int, size: int) -> None:
+    """All in flight at once; those that are no text are refused where they are."""
+    long = "x" * (1 << 20)
+    names = [
+        long + "1",
+        long + "2",
+        " ",
+        "a\0b",
+        "a\0c",
+        "\n",
+        "日本語" * 500,
+        "🦀",
+        "e\u0301",
+        "\u00e9",
+        "\u202eabc",
+        "%s{0}",
+    ]
+    handles = {
+        name: hvd.allreduce_async(torch.full((2,), float(names.index(name))), name=name, op=hvd.Sum)
+        for name in names[rank:] + names[:rank]
+    }
+    for i, name in enumerate(names):
+        assert hvd.synchronize(handles[name]).tolist() == [float(i * size)] * 2
+    for name in ("\ud800", "caf\udce9"):
+        with raises(hvd.UsageError, "is half of one"):
+            hvd.allreduce(torch.ones(2), name=name)
+    script = compile("hvd.allreduce(torch.ones(1), name='odd')", "caf\udce9.py", "exec")  # a file name in Latin-1
+    exec(script, {"hvd": hvd, "torch": torch})
+    assert hvd.allreduce(torch.ones(1), name="next", op=hvd.Sum).item() == size
