@@ -15,7 +15,14 @@ from tests.engine.table_crew import Rank, run
 
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
-from hora.errors import DeadlockError, DuplicateNameError, HorovodInternalError, MismatchError, ShutDownError
+from hora.errors import (
+    DeadlockError,
+    DuplicateNameError,
+    HorovodInternalError,
+    MismatchError,
+    PeerLostError,
+    ShutDownError,
+)
 from hora.transport import shm
 from hora.transport.base import Kind, ReduceOp
 from hora.wire.messages import Peer
@@ -289,6 +296,38 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
             me.backend.wait(me.allreduce(np.ones(3), "never"))
 
     run(3, body)
+
+
+def test_a_rank_that_was_given_up_is_told_so_and_the_others_name_it() -> None:
+    def body(me: Rank) -> None:
+        me.barrier("start")
+        if me.rank == 0:
+            me.backend.give_up(2, "it has not answered for 600 s")
+        error, text = (
+            (
+                ShutDownError,
+                "^'after' cannot be done: the others have given rank 2 up: it has not answered for 600 s. They",
+            )
+            if me.rank == 2
+            else (PeerLostError, "^rank 2 .* died: it has not answered for 600 s")
+        )
+        with pytest.raises(error, match=text):
+            while True:
+                me.backend.wait(me.allreduce(np.ones(3), "after"))
+
+    run(3, body)
+
+
+def test_a_rank_that_ends_all_waits_itself_was_not_given_up() -> None:
+    def body(me: Rank) -> None:
+        me.barrier("start")
+        if me.rank == 0:
+            me.backend.abort("it saw no way on")
+        with pytest.raises(PeerLostError, match=r"^rank 0 .* died: it saw no way on"):
+            while True:
+                me.backend.wait(me.allreduce(np.ones(3), "after"))
+
+    run(2, body)
 
 
 def _until_joined(me: Rank, rank: int) -> None:

@@ -373,6 +373,7 @@ class TableBackend:
     def abort(self, status: str) -> None:
         """End every wait, here and on all peers: what they work on cannot be finished. For any thread."""
         if self._core:
+            self._faults.ended_here = True
             self._lib.mark_dead(self._core, self.rank, status.encode())
 
     # ---- reports ----
