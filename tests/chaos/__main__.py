@@ -3,6 +3,7 @@
 stops    SIGSTOP at random moments of tiny operations: half are continued in time, half are given up
 kills    SIGKILL at random moments
 joins    uneven epochs that end with join(), while a thread keeps the GIL
+crowd    256 workers, simulated, of which one is late with 300 operations
 limits   a machine that refuses: ulimit -f -v -n -u, full disks, 257 workers, idle sockets, …
 """
 
@@ -21,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("faults", choices=["stops", "kills", "joins", "limits"])
+    parser.add_argument("faults", choices=["stops", "kills", "joins", "crowd", "limits"])
     parser.add_argument("--count", type=int, help="how many (200; of joins 6000)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", choices=["shm", "gloo"], default="shm")
@@ -35,6 +36,8 @@ def main() -> int:
             return tell(rounds.kills(given.count or 200, given.seed, given.transport))
         case "joins":
             return tell(rounds.joins(given.count or 6000, given.seed, given.transport))
+        case "crowd":
+            return tell(rounds.crowd())
         case _:
             return tell(limits.rows(given.only))
 

@@ -391,6 +391,8 @@ class TableBackend:
         return parse_snapshot(buffer.raw[:length])
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
+        if self._lib.dead(self._core) >= 0:
+            return  # that ends all waits, and is what they are to say
         entries = self._snapshot()[1]
         found = entries.get((pending.name, pending.members))
         if found is not None:
