@@ -267,6 +267,19 @@ def test_whatever_the_monitor_raises_the_others_see_no_death(monkeypatch: pytest
     session.shutdown()
 
 
+def test_a_machine_without_threads_to_spare_is_named_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(session, "Monitor", refuse)
+        with pytest.raises(EnvironmentUnfit, match="rank 0 cannot start: no more processes or threads can be started"):
+            session.init()
+    assert not session.is_initialized()
+    session.init()
+    session.shutdown()
+
+
 def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PRELUDE + "session.init()\nif session.rank() == 1: raise KeyError('no such thing')\ntotal(1)\n")

@@ -301,6 +301,54 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
     run(3, body)
 
 
+def test_a_rank_that_was_given_up_is_told_so_and_the_others_name_it() -> None:
+    def body(me: Rank) -> None:
+        me.barrier("start")
+        if me.rank == 0:
+            me.backend.give_up(2, "it has not answered for 600 s")
+        error, text = (
+            (
+                ShutDownError,
+                "^'after' cannot be done: the others have given rank 2 up: it has not answered for 600 s. They",
+            )
+            if me.rank == 2
+            else (PeerLostError, "^rank 2 .* died: it has not answered for 600 s")
+        )
+        with pytest.raises(error, match=text):
+            while True:
+                me.backend.wait(me.allreduce(np.ones(3), "after"))
+
+    run(3, body)
+
+
+def test_a_rank_that_was_given_up_blames_nobody_for_not_submitting() -> None:
+    """When it goes on, its own monitor may look before its waits do."""
+
+    def body(me: Rank) -> None:
+        if me.rank == 1:
+            return
+        ticket = me.allreduce(np.ones(3), "never")
+        (pending,) = me.backend.snapshot().pending
+        me.backend.give_up(0, "it has not answered for 600 s")
+        me.backend.fail(pending, "stall", "rank 1 did not submit 'never' within 600 s")
+        with pytest.raises(ShutDownError, match="the others have given rank 0 up"):
+            me.backend.wait(ticket)
+
+    run(2, body)
+
+
+def test_a_rank_that_ends_all_waits_itself_was_not_given_up() -> None:
+    def body(me: Rank) -> None:
+        me.barrier("start")
+        if me.rank == 0:
+            me.backend.abort("it saw no way on")
+        with pytest.raises(PeerLostError, match=r"^rank 0 .* died: it saw no way on"):
+            while True:
+                me.backend.wait(me.allreduce(np.ones(3), "after"))
+
+    run(2, body)
+
+
 def _until_pending(me: Rank, arrivals: int) -> Any:
     import time
 

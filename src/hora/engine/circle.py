@@ -14,6 +14,7 @@ import msgspec
 from hora.config.settings import Settings
 from hora.engine.agree import Agreement, Decision, Failed, Joined, Ready, Suspicious, received_bytes
 from hora.engine.backend import RankState, Snapshot
+from hora.engine.explain import given_up
 from hora.engine.fuse import plan
 from hora.engine.request import Request
 from hora.engine.snapshot import pack
@@ -167,12 +168,7 @@ class Circle:
     def _refusal(self, rank: int) -> Refused:
         if rank not in self._given_up:
             return Refused(self.generation, "stale", f"rank {rank} has left this generation.")
-        text = (
-            f"the others have given rank {rank} up: {self._given_up[rank]}. They went on, or ended, without it.\n"
-            "It runs again, but this generation is over: end this process. Raise HORA_STALL_SHUTDOWN_TIME_SECONDS if "
-            "workers may be stopped for so long."
-        )
-        return Refused(self.generation, "stale", text)
+        return Refused(self.generation, "stale", given_up(rank, self._given_up[rank]))
 
     def _end(self, rank: int, status: str, audience: Iterable[int]) -> None:
         if self.dead is None:

@@ -13,7 +13,15 @@ from hora.errors import PeerLostError
 from hora.transport.base import DType, Kind, ReduceOp
 from hora.wire.messages import Peer
 
-__all__ = ["compact_ranks", "explain_joined", "explain_mismatch", "explain_unfit", "lost", "suspicious_lines"]
+__all__ = [
+    "compact_ranks",
+    "explain_joined",
+    "explain_mismatch",
+    "explain_unfit",
+    "given_up",
+    "lost",
+    "suspicious_lines",
+]
 
 _MAX_ROWS = 16
 _FREE_ROWS = (Kind.ALLGATHER, Kind.ALLTOALL)
@@ -33,6 +41,15 @@ def lost(peer: Peer, status: str, name: str, words: str = "") -> PeerLostError:
     reason = f"The last it said:\n{words}" if words else f"Look at the output of rank {peer.rank} for the reason."
     text = f"{peer} died: {status}. '{name}' was waiting for it.\nNo operation can finish without it. {reason}"
     return PeerLostError(text, rank=peer.rank, host=peer.host, pid=peer.pid, status=status)
+
+
+def given_up(rank: int, status: str) -> str:
+    """What a rank is told that was stopped for too long, and goes on."""
+    return (
+        f"the others have given rank {rank} up: {status}. They went on, or ended, without it.\n"
+        "It runs again, but this generation is over: end this process. Raise HORA_STALL_SHUTDOWN_TIME_SECONDS if "
+        "workers may be stopped for so long."
+    )
 
 
 def explain_mismatch(requests: Mapping[int, Request]) -> str | None:

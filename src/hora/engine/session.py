@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hora.config import env
+from hora.config.limits import limits_named
 from hora.config.settings import Settings
 from hora.config.world import World, detect, places
 from hora.config.world import is_homogeneous as is_homogeneous_hosts
@@ -89,16 +90,18 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
         _generation += 1
-        started = _start(world, settings, members)
+        with limits_named(f"rank {world.rank} cannot start"):
+            started = _start(world, settings, members)
         try:
             if process_sets is not None and not isinstance(process_sets, str):
                 started.process_sets.add_all(process_sets)
             elif isinstance(process_sets, str) and process_sets != "dynamic":
                 raise UsageError(f'process_sets={process_sets!r}: give a list of ProcessSet, or the word "dynamic".')
+            with limits_named(f"rank {world.rank} cannot start"):
+                _monitor = Monitor(started.rank, started.size, started.backend, started.settings)
         except BaseException:
             started.close()
             raise
-        _monitor = Monitor(started.rank, started.size, started.backend, started.settings)
         current = started
         if settings.timeline not in ("", "DYNAMIC"):
             start_timeline(settings.timeline, settings.timeline_mark_cycles)

@@ -378,6 +378,7 @@ class TableBackend:
     def abort(self, status: str) -> None:
         """End every wait, here and on all peers: what they work on cannot be finished. For any thread."""
         if self._core:
+            self._faults.ended_here = True
             self._lib.mark_dead(self._core, self.rank, status.encode())
 
     # ---- reports ----
@@ -395,6 +396,8 @@ class TableBackend:
         return parse_snapshot(buffer.raw[:length])
 
     def fail(self, pending: Pending, kind: str, text: str) -> None:
+        if self._lib.dead(self._core) >= 0:
+            return  # that ends all waits, and is what they are to say
         entries = self._snapshot()[1]
         found = entries.get((pending.name, pending.members))
         if found is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, lost, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, given_up, lost, suspicious_lines
 from hora.engine.request import Request
 from hora.engine.tableview import DESCRIPTION_BYTES
 from hora.errors import (
@@ -27,7 +27,8 @@ __all__ = ["TEXT_BYTES", "Failure", "Faults", "Status"]
 
 TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256  # native/core.h
 _ABSENT, _GONE_CLEAN = 0, 2  # enum rank_state; this rank is absent once its side is closed
-_LAST_WORDS_S = 0.3  # how long to wait for the launcher to say how a rank ended
+_BROKEN = "a check inside Hora failed"  # how native/life.c begins
+_LAST_WORDS_S = 0.7  # how long to wait for how a rank ended: the hub says so after 0.6 s at the latest
 
 
 class Status(enum.IntEnum):
@@ -63,6 +64,7 @@ class Faults:
 
     def __init__(self, lib: Any, core: Any, rank: int, peers: Sequence[Peer]) -> None:
         self._lib, self._core, self._rank, self._peers = lib, core, rank, peers
+        self.ended_here = False  # this rank itself has ended all waits
 
     def error(self, status: int, request: Request | None, number: int | None) -> HoraError:
         """The exception for a call that answered ``status``; ``number`` is its ticket if it FAILED."""
@@ -118,13 +120,16 @@ class Faults:
             return HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
         return (DeadlockError if code == Failure.DEADLOCK else StallError)(text or f"'{name}' failed.")
 
-    def peer_lost(self, rank: int, name: str) -> PeerLostError:
-        """The error that names who died, where, how, and what could not be finished because of it."""
+    def peer_lost(self, rank: int, name: str) -> PeerLostError | ShutDownError:
+        """The error that names who died, where, how, and what could not be finished because of it; or, if that is this
+        rank, that the others believe so."""
         status = self._text(self._lib.status, rank, _STATUS_BYTES)
         deadline = time.monotonic() + _LAST_WORDS_S
         while not status and time.monotonic() < deadline:  # the launcher is about to say how it ended
             time.sleep(0.005)
             status = self._text(self._lib.status, rank, _STATUS_BYTES)
+        if rank == self._rank and not self.ended_here and not status.startswith(_BROKEN):
+            return ShutDownError(f"'{name}' cannot be done: {given_up(rank, status)}")
         status = status or "its process ended without shutdown()"
         return lost(self._peers[rank], status, name, self._text(self._lib.said, rank, TEXT_BYTES).rstrip())
 

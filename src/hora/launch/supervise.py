@@ -13,6 +13,7 @@ import selectors
 import signal
 import time
 
+from hora.config.limits import limits_named
 from hora.config.settings import PREEMPTED_EXIT_CODE
 from hora.errors import EnvironmentUnfit
 from hora.launch import failure
@@ -34,7 +35,8 @@ def supervise(job: Job) -> Verdict:
     with Signals() as signals:
         supervisor = _Supervisor(job, signals)
         try:
-            supervisor.start()
+            with limits_named("the job cannot be started"):
+                supervisor.start()
             supervisor.watch()
         finally:
             supervisor.close()

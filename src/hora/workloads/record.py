@@ -47,7 +47,7 @@ class Record:
         self._encode = msgspec.json.Encoder().encode
         self._written = monotonic()
         self._every = every
-        path = folder / FILE
+        self._path = path = folder / FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _cut(path, after_step)
@@ -77,8 +77,14 @@ class Record:
         self._written = monotonic()
         if lines:
             data = memoryview(b"\n".join([*lines, b""]))
-            while data:
-                data = data[os.write(self._fd, data) :]
+            try:
+                while data:
+                    data = data[os.write(self._fd, data) :]
+            except OSError as error:
+                raise EnvironmentUnfit(
+                    f"{self._path} cannot be written: {error.strerror}. The run ends here; what was saved before is "
+                    "whole. Make room, and go on with --resume auto."
+                ) from None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -1,0 +1,47 @@
+"""A machine that gives no more threads, processes, open files or memory: said as a sentence, not as a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from hora.errors import EnvironmentUnfit
+
+__all__ = ["limits_named"]
+
+_MEANING = {
+    errno.EAGAIN: "no more processes or threads can be started",
+    errno.EMFILE: "no more files can be opened by this process",
+    errno.ENFILE: "no more files can be opened on this machine",
+    errno.ENOMEM: "there is no more memory",
+}
+
+
+@contextlib.contextmanager
+def limits_named(what: str) -> Iterator[None]:
+    """Turn an error that only a limit explains into EnvironmentUnfit; others pass.
+
+    >>> with limits_named("the job cannot be started"):
+    ...     raise RuntimeError("can't start new thread")
+    Traceback (most recent call last):
+    ...
+    hora.errors.EnvironmentUnfit: the job cannot be started: no more processes or threads can be started (can't start
+    new thread). Raise what limits them (ulimit -u, -n, -v; pids and memory of a container), or use fewer workers.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, MemoryError) as error:
+        if isinstance(error, OSError):
+            meaning = _MEANING.get(error.errno or 0, "")
+        elif isinstance(error, MemoryError):
+            meaning = _MEANING[errno.ENOMEM]
+        else:  # all that threading says
+            meaning = _MEANING[errno.EAGAIN] if str(error) == "can't start new thread" else ""
+        if not meaning:
+            raise
+        said = getattr(error, "strerror", None) or str(error)
+        raise EnvironmentUnfit(
+            f"{what}: {meaning}{f' ({said})' if said else ''}. Raise what limits them (ulimit -u, -n, -v; pids and "
+            "memory of a container), or use fewer workers."
+        ) from error
