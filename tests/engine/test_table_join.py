@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.engine.table_crew import DEADLINE_S, Rank, run
+from tests.engine.table_crew import DEADLINE_S, Crew, Rank, run
 
 from hora.config.settings import Settings
 from hora.engine import table
 from hora.engine.backend import What
+from hora.engine.tablefault import Status
 from hora.errors import HorovodInternalError, MismatchError
 from hora.transport.base import Kind, ReduceOp
 
@@ -162,3 +164,32 @@ def test_what_is_agreed_on_together_is_carried_out_together_up_to_the_bound(fusi
 
     largest = max(run(2, body, Settings(fusion_bytes=fusion_bytes))[0])
     assert largest == batch
+
+
+@pytest.mark.parametrize("both_join", [False, True])
+def test_who_has_joined_is_waited_for_until_it_has_its_own_results(both_join: bool) -> None:
+    """Rounds without it would overwrite what it has not fetched yet; and join does not end while one is open."""
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        lib, last = zero.backend._lib, ctypes.c_int()
+        first = np.full(3, 1.0)
+        ticket = zero.allreduce(first, "x")
+        one.backend.wait(one.allreduce(np.full(3, 10.0), "x"))
+        joined = lib.join(zero.backend._core, 0)  # and does not come to its results yet
+        array = np.full(3, 100.0)
+        alone = one.allreduce(array, "x")
+        assert not one.backend.done(alone)
+        if both_join:
+            assert lib.join(one.backend._core, 0) == joined
+            assert lib.join_wait(one.backend._core, joined, 0, ctypes.byref(last)) == Status.PENDING
+        zero.backend.wait(ticket)
+        np.testing.assert_array_equal(first, np.full(3, 11.0))
+        answer = lib.join_wait(zero.backend._core, joined, 0, ctypes.byref(last))
+        assert answer == (Status.OK if both_join else Status.PENDING)
+        one.backend.wait(alone)
+        np.testing.assert_array_equal(array, np.full(3, 100.0))
+        if not both_join:
+            assert lib.join(one.backend._core, 0) == joined
+        for rank in crew.ranks:
+            assert lib.join_wait(rank.backend._core, joined, 0, ctypes.byref(last)) == Status.OK
+        assert last.value == 1
