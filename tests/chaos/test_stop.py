@@ -13,6 +13,7 @@ def test_a_stopped_worker_goes_on_or_is_named_given_up_and_told(transport: str, 
     assert len(found) == count and [one for one in found if one.misses] == []
 
 
+@pytest.mark.long  # on a busy machine thousands of stops may be needed until one is inside the lock
 def test_a_worker_that_is_stopped_inside_the_lock() -> None:
     [on, for_good] = stops(2, seed=1, in_lock=True)
     assert on.misses == () and "in the lock, and on" in on.what

@@ -159,21 +159,6 @@ def test_a_reported_death_is_told_with_its_status(hub: Hub, workers: list[Worker
     assert workers[0].expect(Died) == Died(0, 1, "signal 9 (SIGKILL)")
 
 
-def test_a_launcher_that_is_late_to_say_how_a_worker_ended_is_waited_for(
-    hub: Hub, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does say so of a worker that it started itself, whatever the machine is busy with."""
-    monkeypatch.setattr(hub_module, "_STATUS_WAIT_S", -1.0)
-    monkeypatch.setattr(hub_module, "_SURE_STATUS_WAIT_S", 60.0)
-    meet(workers)
-    workers[1].line.close()
-    for key in ("a", "b"):  # the hub has been round
-        workers[0].line.store_set(0, key, b"v")
-        assert workers[0].line.store_get(0, key, 5.0) == b"v"
-    hub.worker_exited(1, "signal 9 (SIGKILL)")
-    assert workers[0].expect(Died).status == "signal 9 (SIGKILL)"
-
-
 def test_a_death_is_noticed_without_any_report(workers: list[Worker]) -> None:
     meet(workers)
     workers[1].line.close()

@@ -37,8 +37,8 @@ __all__ = ["Hub"]
 
 _log = logging.getLogger("hora.hub")
 
-_STATUS_WAIT_S = 0.3  # how long a dropped connection waits for somebody to say how its process ended
-_SURE_STATUS_WAIT_S = 0.6  # the same where that will come: from this launcher, if the machine is busy, or another host
+_STATUS_WAIT_S = 0.3  # how long a dropped connection waits for the launcher to say how its process ended
+_FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from another host
 _HANDSHAKE_S = 10.0
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
@@ -214,8 +214,7 @@ class Hub:
                 self._drop(guest, f"stopped in the middle of a message for {_FRAME_S:g} s")
         for rank, guest in [*self._fading.items()]:
             far = f" from {guest.theirs}" if guest.theirs else ""
-            patience_s = _SURE_STATUS_WAIT_S if far or guest.inherited else _STATUS_WAIT_S
-            if guest.lost_at is not None and now - guest.lost_at > patience_s:
+            if guest.lost_at is not None and now - guest.lost_at > (_FAR_STATUS_WAIT_S if far else _STATUS_WAIT_S):
                 self._bury(rank, f"its connection{far} closed: killed, or it ended without hora.shutdown()")
         for circle in [*self._circles]:
             self._guarded(lambda: circle.tick(now), circle)  # noqa: B023

@@ -28,7 +28,7 @@ __all__ = ["TEXT_BYTES", "Failure", "Faults", "Status"]
 TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256  # native/core.h
 _ABSENT, _GONE_CLEAN = 0, 2  # enum rank_state; this rank is absent once its side is closed
 _BROKEN = "a check inside Hora failed"  # how native/life.c begins
-_LAST_WORDS_S = 0.7  # how long to wait for how a rank ended: the hub says so after 0.6 s at the latest
+_LAST_WORDS_S = 0.3  # how long to wait for the launcher to say how a rank ended
 
 
 class Status(enum.IntEnum):
