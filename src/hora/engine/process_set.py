@@ -39,6 +39,11 @@ class ProcessSet:
             raise UsageError(f"process set {ranks} names a rank twice. Name each once.")
         self._ranks: tuple[int, ...] | None = tuple(sorted(ranks))
         self._engine: Engine | None = None
+        if self._communicator is not None:
+            from hora.engine import session
+
+            if session.current is not None:
+                self._resolve(session.current.rank)
 
     def _resolve(self, rank: int) -> None:
         """Ask a communicator who its members are; all of them do so together."""

@@ -333,7 +333,7 @@ class TableBackend:
         numbers = [n for s in segments for n in (int(s.dtype), s.count, _row(s))]
         description = describe(request)
         number = self._lib.plan(
-            self._core, key0, key1, self._set(request.members), request.kind, request.op, request.root,
+            self._core, key0, key1, self._set(request.members, request), request.kind, request.op, request.root,
             request.prescale, request.postscale, fingerprint, line, int(not request.named), len(segments),
             (ctypes.c_uint64 * len(numbers))(*numbers), description, len(description),
         )  # fmt: skip
@@ -355,7 +355,7 @@ class TableBackend:
             self._warned.add(lines)
             _log.warning(text)
 
-    def _set(self, members: tuple[int, ...]) -> int:
+    def _set(self, members: tuple[int, ...], request: Request | None = None) -> int:
         if (known := self._sets.get(members)) is None:
             ranks = (ctypes.c_int32 * len(members))(*members)
             while (number := self._lib.set(self._core, ranks, len(members))) == _BUSY:
@@ -366,7 +366,7 @@ class TableBackend:
                     f"{compact_ranks(members)}. Sets with the same ranks count once; use fewer different ones."
                 )
             if number < 0:
-                self._raise(-number, None, None)
+                self._raise(-number, request, None)
             known = self._sets[members] = number
         return known
 
