@@ -51,7 +51,7 @@ BUGS = {
     "fuses-anything": Bug(
         "operations that cannot be carried out together are",
         "table.c",
-        (("return e->kind == ALLREDUCE && e->op != ADASUM &&", "return (e->kind == ALLREDUCE || e->op != ADASUM) &&"),),
+        (("return t->kind == ALLREDUCE && t->op != ADASUM &&", "return (t->kind == ALLREDUCE || t->op != ADASUM) &&"),),
     ),
     "counts-one-more": Bug(
         "a round looks at one member more than there is",
@@ -79,7 +79,7 @@ BUGS = {
     "remembers-active": Bug(
         "who wanted an average over active ranks is not forgotten after a join",
         "engine.c",
-        (("            memset(h->joined_active, 0, sizeof h->joined_active);\n", ""),),
+        (("    memset(h->joined_active, 0, sizeof h->joined_active);\n", ""),),
     ),
     "rings-not": Bug("nobody is told that a round has closed", "table.c", (("    atomic_fetch_add(&h->progress, 1);\n    c->ring_wanted = true;", "    atomic_fetch_add(&h->progress, 1);"),)),
     "two-slots": Bug("a slot is filled again while a peer reads it", "core.h", (("    SLOTS = 3,", "    SLOTS = 2,"),)),

@@ -50,6 +50,12 @@ def test_a_planted_bug_is_found_at_once_and_again_by_its_seed(name: str, tmp_pat
     assert repeated.stdout.splitlines()[0] == done.stdout.splitlines()[0]
 
 
+@pytest.mark.parametrize("name", BUGS)
+def test_every_bug_can_still_be_planted(name: str, tmp_path: Path) -> None:
+    """The sources change; finding them all takes minutes and is for ``make test-long``."""
+    assert plant(BUGS[name], tmp_path).is_dir()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", BUGS)
