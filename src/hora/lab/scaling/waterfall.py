@@ -78,12 +78,12 @@ def parts(levels: Levels) -> list[Part]:
     """The step, divided.
 
     >>> for each in parts(Levels(ideal=0.1, alone=0.1, limit=0.12, in_step=0.15, job=0.18, data=0.02)):
-    ...     print(each.part, round(1e3 * each.seconds), round(each.share, 2))
-    computing 100 0.5
-    company 20 0.1
-    waiting 30 0.15
-    moving 30 0.15
-    data 20 0.1
+    ...     print(each.part, round(each.seconds, 3), round(each.share, 2))
+    computing 0.1 0.5
+    company 0.02 0.1
+    waiting 0.03 0.15
+    moving 0.03 0.15
+    data 0.02 0.1
     pauses nan nan
     """
     named = [("small batch", levels.alone)] if levels.alone != levels.ideal else []
