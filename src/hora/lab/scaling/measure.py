@@ -17,7 +17,7 @@ from hora.lab.scaling.verdict import faster, findings
 from hora.lab.throughput.grid import Job, Point
 from hora.lab.throughput.measure import Crew, Say, methods
 from hora.lab.throughput.pool import Pool, plain, ratio
-from hora.lab.throughput.room import cores, physical_cores, workers_per_host
+from hora.lab.throughput.room import Room, cores, physical_cores, workers_per_host
 from hora.lab.timeline import report
 from hora.lab.timeline.words import share_text
 from hora.lab.trial import Outcome, Trial, turns
@@ -34,9 +34,10 @@ TIMELINE_STEPS = 40  # at most; a timeline of more says no more
 NOISY = 0.15  # half of an interval of efficiency that is wider than this needs more runs
 
 
-def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, *, pauses: bool = False) -> None:
-    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. With
-    ``pauses`` validation and checkpoints are measured too, in a run more of each largest job."""
+def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room, *, pauses: bool = False) -> None:
+    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. ``room``
+    is what the largest job has. With ``pauses`` validation and checkpoints are measured too, in a run more of each
+    largest job."""
     grid = list(dict.fromkeys(point for series in wanted for point in series.all_points))
     largest = list(dict.fromkeys(series.largest for series in wanted if series.largest.workers > 1))
     trials = list(_turns(job, grid, {series.remedy for series in wanted}))
@@ -53,7 +54,7 @@ def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, *, pauses:
     for series in wanted:
         seen = timelines.get(series.largest)
         read = _report(Path(seen.folder), book.notes) if seen is not None and seen.done else None
-        extra = _Extra(read, paused.get(series.largest), crew.others())
+        extra = _Extra(read, paused.get(series.largest), crew.others(), room)
         book.rows += _rows(job, series, pools, extra)
         book.findings += _findings(job, series, pools, extra)
     book.notes += [*_unsure(book.rows), *crew.cautions()]
@@ -65,6 +66,7 @@ class _Extra(NamedTuple):
     report: report.Report | None = None
     pauses: Pauses | None = None
     others: float = 0.0
+    room: Room | None = None
 
 
 def _turns(job: Job, grid: Sequence[Point], plain_only: Collection[Point | None]) -> Iterator[tuple[Point, Trial]]:
@@ -186,10 +188,11 @@ def _seen(job: Job, series: Series, point: Point, pools: Pools, extra: _Extra, a
         workers=point.workers,
         batch=point.batch,
         threads=point.threads,
-        cores=cores(),
+        cores=extra.room.cores if extra.room else cores(),
         physical_cores=physical_cores(),
         hosts=_hosts(point.workers, job.hosts),
         workers_per_host=workers_per_host(point.workers, job.hosts),
+        crowd=extra.room.workers if extra.room else 0,
         transport=point.transport,
         loaders=options.loaders,
         loads_ahead=options.loads_ahead,
