@@ -111,13 +111,15 @@ def ask(
         shutil.copy(PLANT, folder)
         (folder / "planted").write_text(planted.plant)
         variables["PYTHONPATH"] = f"{folder}{os.pathsep}{variables['PYTHONPATH']}"
+        if planted.hosts > 1:  # whose environment is their own
+            command = ["env", f"PYTHONPATH={folder}", *command]
     with computing(planted.hogs):
         if planted.hosts > 1:
             assert cluster is not None
             with contextlib.ExitStack() as stack:
                 for host in cluster.hosts if planted.rate else ():
                     stack.enter_context(host.limited(planted.rate))
-                done = cluster.login.run([*command, "-H", "h1:1,h2:1"], TIMEOUT_S, env=variables)
+                done = cluster.login.run([*command, "-H", "h1:1,h2:1"], TIMEOUT_S)
         else:
             done = subprocess.run(
                 command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
