@@ -40,6 +40,7 @@ def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room
     largest job."""
     grid = list(dict.fromkeys(point for series in wanted for point in series.all_points))
     largest = list(dict.fromkeys(series.largest for series in wanted if series.largest.workers > 1))
+    whole, job = job, _without_saving(job)
     trials = list(_turns(job, grid, {series.remedy for series in wanted}))
     crew = Crew(book, len(trials) + len(largest) * (2 if pauses else 1), say)
     book.notes[:] = [*methods(job), *_methods(wanted)]
@@ -49,7 +50,7 @@ def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room
         book.rows = [row for series in wanted for row in _rows(job, series, pools)]
     brief = msgspec.structs.replace(job, steps=min(job.steps, TIMELINE_STEPS))
     timelines = {point: crew.run(brief.trial(point, 0, timeline=True)) for point in largest}
-    paused = {point: _pauses(job, crew.run(_pausing(job, point))) for point in largest} if pauses else {}
+    paused = {point: _pauses(whole, crew.run(_pausing(whole, point))) for point in largest} if pauses else {}
     book.rows = []
     for series in wanted:
         seen = timelines.get(series.largest)
@@ -96,10 +97,16 @@ def _take(pools: dict[tuple[Point, str], Pool], point: Point, outcome: Outcome) 
         pools[point, mode] = Pool([*before, one])
 
 
+def _without_saving(job: Job) -> Job:
+    """The same, but it saves nothing on the way, whatever the user's own job does."""
+    return msgspec.structs.replace(job, options={k: v for k, v in job.options.items() if k != "save_every"})
+
+
 def _pausing(job: Job, point: Point) -> Trial:
     """A run that is short, but validates and saves as the user's would."""
     trial = msgspec.structs.replace(job, steps=PAUSE_STEPS).trial(point, 0)
-    options = {name: value for name, value in trial.options.items() if name != "save_every" or name in job.options}
+    options = {name: value for name, value in trial.options.items() if name != "save_every"}
+    options |= {name: value for name, value in job.options.items() if name == "save_every"}
     return msgspec.structs.replace(trial, name=trial.name.replace(f"-{point.transport}-", "-pauses-"), options=options)
 
 
