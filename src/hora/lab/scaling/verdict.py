@@ -398,16 +398,17 @@ def _machine(seen: Evidence) -> list[Finding]:
 def _small_batch(seen: Evidence) -> list[Finding]:
     place, share = seen.place, seen.share("small batch")
     whole = place.batch * place.workers
+    gain = share + seen.share("moving") * (1 - 1 / place.workers)  # the same bytes for as many more images
     return [
         Finding(
             kind="small batch",
             title=f"a batch of {place.batch} computes less efficiently than one of {whole}",
             share=share,
-            gain=share,
+            gain=gain,
             what=f"One worker alone takes {_ms(seen.alone_s)} for {plural(place.batch, 'image')}, which is "
             f"{share_text(share)} of a step more than that part of {plural(whole, 'image')} takes it",
             change="Keep the batch of each worker (weak scaling), and let the learning rate follow the job's "
-            f"(`hora plan`): {share_text(share)} less time for as many images",
+            f"(`hora plan`): {share_text(gain)} less time for as many images",
             follow="--weak",
         )
     ]
