@@ -239,8 +239,8 @@ def main() -> int:
         place.mkdir(parents=True, exist_ok=True)
         cluster = None
         if any(planted.hosts > 1 for planted in chosen):
-            (place / "cluster").mkdir(exist_ok=True)
-            cluster = Cluster(2, place / "cluster", [place])
+            (Path(folder) / "cluster").mkdir()
+            cluster = Cluster(2, Path(folder) / "cluster", [place])
             stack.callback(cluster.close)
             Sshd(cluster)
         for planted in chosen:

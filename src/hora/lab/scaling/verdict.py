@@ -132,6 +132,8 @@ def _turns(seen: Evidence, share: float) -> list[Finding]:
         if not math.isnan(seen.waiting.value)
         else f"Workers wait for each other {share_text(share)} of the time"
     )
+    if seen.place.others >= CROWDED:
+        measured += f" (other processes took {share_text(seen.place.others)} of this machine meanwhile)"
     ahead = "load data ahead (--set loaders=1); " if seen.place.loads_ahead and seen.share("data") >= WORTH else ""
     return [
         Finding(
