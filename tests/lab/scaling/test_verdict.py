@@ -185,6 +185,8 @@ def test_input_that_computes_is_told_from_input_that_waits() -> None:
     assert "waits for storage" in waits.change and "loaders=2" in waits.change and waits.gain == pytest.approx(0.6)
     decodes = findings(seen(data=0.6, cpu_share=0.98))[0]
     assert "decoding" in decodes.change and decodes.gain < waits.gain
+    crowded = findings(seen(msgspec.structs.replace(PLACE, others=0.6), data=0.6, cpu_share=0.38))[0]
+    assert "decoding" in crowded.change, "all that others leave of the cores is used"
     without = findings(seen(msgspec.structs.replace(PLACE, loads_ahead=False), data=0.6, cpu_share=0.4))[0]
     assert "loaders" not in without.change, "the workload has no use for them"
 

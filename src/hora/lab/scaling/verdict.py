@@ -279,7 +279,8 @@ def _input(seen: Evidence) -> list[Finding]:
     """What all workers wait for data; if the first is a slow rank, what it waits more than the others is its own."""
     own = seen.slow_rank_share if seen.slow_rank == 0 else 0.0
     share, place = max(0.0, seen.share("data") - own), seen.place
-    busy = seen.cpu_share * place.cores >= 0.85 * min(place.cores, place.per_machine * place.threads)
+    left = place.cores * (1 - place.others)  # by other processes
+    busy = seen.cpu_share * place.cores >= 0.85 * min(left, place.per_machine * place.threads)
     spare = place.cores - place.per_machine * place.threads
     follow = ""
     if busy and spare < place.per_machine:
