@@ -67,6 +67,7 @@ def test_demo_compares_and_writes_the_report(tmp_path: Path) -> None:
     assert "Bottleneck: " in said
     page = tmp_path / "runs" / "demo" / "report.html"
     assert said.splitlines()[-1] == f"The report is {page}: open it in a browser."
+    assert "From ideal to measured, 2 workers" in said[said.index("lab report") :], "the waterfall is the end"
     assert "2 workers" in page.read_text() and (tmp_path / "runs" / "demo" / "report-plots" / "speed-up.png").exists()
 
 

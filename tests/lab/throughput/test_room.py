@@ -22,3 +22,17 @@ def test_a_busy_machine_is_cautioned_about(
     monkeypatch.setattr(room, "_own_s", lambda: next(own))
     caution = room.Watch().caution()
     assert said in caution and bool(said) == bool(caution)
+
+
+def test_hosts_that_cannot_be_asked_are_taken_to_be_like_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(room.subprocess, "run", refuse)
+    monkeypatch.setattr(room, "cores", lambda: 8)
+    assert room.survey(4, "h1:2,h2:2") == room.Room(8, 2) and room.survey(4, "").threads == 2
+
+
+def test_the_machine_with_the_fewest_cores_a_worker_decides() -> None:
+    said = "[0]:room aa 16\n[1]:room bb 4\n[2]:room bb 4\nnoise\n"
+    assert room.fullest(said) == room.Room(4, 2) and room.fullest("nothing") is None
