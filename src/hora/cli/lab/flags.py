@@ -15,7 +15,7 @@ from hora.workloads import WORKLOADS, options_of
 if TYPE_CHECKING:
     from hora.lab.records import Book
 
-__all__ = ["experiment_flags", "folder_of", "kept", "numbers", "say", "settings", "write_json"]
+__all__ = ["experiment_flags", "folder_of", "hosts_here", "kept", "numbers", "say", "settings", "write_json"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,6 +43,17 @@ def folder_of(out: Path | None, resume: Path | None) -> Path | None:
     if resume is not None and not (resume / "experiment.json").exists():
         raise UsageError(f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one.")
     return resume or out
+
+
+def hosts_here(hosts: str) -> str:
+    """The hosts that were given; without any, those of an allocation of several that this process is in."""
+    from hora.config import env
+    from hora.launch.allocation import find_allocation
+
+    allocation = None if hosts else find_allocation(env.environ())
+    if allocation is None or len(allocation.hosts) < 2:
+        return hosts
+    return ",".join(f"{host.name}:{host.slots}" for host in allocation.hosts)
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:

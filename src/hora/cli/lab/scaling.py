@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, hosts_here, kept, numbers, say, settings, write_json
 
 if TYPE_CHECKING:
     from hora.lab.scaling.series import Mode
@@ -33,7 +33,9 @@ __all__ = ["command"]
 )  # fmt: skip
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
-@click.option("-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: this one]")
+@click.option(
+    "-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: the allocation's, or this one]"
+)
 @experiment_flags
 def command(
     workload: str,
@@ -66,7 +68,7 @@ def command(
     from hora.lab.throughput.room import cores, fair_threads
     from hora.lab.throughput.show import print_notes
 
-    options = settings(workload, sets)
+    options, hosts = settings(workload, sets), hosts_here(hosts)
     job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
     counts = numbers(workers, "--workers")
     batch = batch or job.batch()
