@@ -20,6 +20,7 @@ __all__ = ["STARTERS", "read_options", "train"]
 _LAUNCHING = (
     *workers.OPTIONS,
     workers.switch("--independent", help="Each worker trains by itself: the speed if communication cost nothing."),
+    workers.switch("--by-turns", help="Measure by turns each worker by itself, in step, and all together."),
 )
 STARTERS = ("np", "hosts", "hostfile", "on")
 
@@ -134,7 +135,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
         command=(
             sys.executable, "-m", "hora.workloads", options.workload, msgspec.json.encode(options).decode(),
             *(["--launcher-draws"] if bar else []), *(["--independent"] if given["independent"] else []),
-            *(["--bf16-tried"] if here else []),
+            *(["--by-turns"] if given["by_turns"] else []), *(["--bf16-tried"] if here else []),
         ),
         environment={**environment, **stop_at_nonsense(environment)},
         console=Console(listener, Listener(raw.stderr, bar) if bar else raw.stderr),

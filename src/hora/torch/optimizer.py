@@ -188,6 +188,12 @@ class _Distributed(torch.optim.Optimizer):
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
+    def rest(self, resting: bool) -> None:
+        """Step on this rank's own gradients, as without Hora, until told otherwise; all ranks do so between the same
+        steps. For measuring what communication costs: the ranks' parameters drift apart meanwhile."""
+        if self._reducer is not None:
+            self._reducer.rest(resting)
+
     # ---- torch's methods ----
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:

@@ -90,7 +90,7 @@ class Reducer:
         self._due = self._asked = 0  # what the first rank is to ask for with the next step, and did with the last one
         self._first_pass: int | None = None  # ``_finished`` at the first of several passes
         self._builds = itertools.count()
-        self.closed = False
+        self.closed = self.resting = False
         self._attach()
         self._due = REPLICAS if self._is_first and self._guard is not None and self._guard.every else 0
         self.add(named_parameters)
@@ -144,6 +144,17 @@ class Reducer:
                 entry.left = passes
             if entry.hook is not None:
                 self._hook(entry)
+
+    def rest(self, resting: bool) -> None:
+        """Leave gradients as they are and send nothing, until told otherwise; all ranks do so between the same steps.
+        For measuring what communication costs."""
+        self.resting = resting
+        for entry in self._entries:
+            if entry.hook is not None:
+                if resting:
+                    entry.hook.remove()
+                else:
+                    self._hook(entry)
 
     def close(self) -> None:
         """Let the parameters go."""
@@ -274,6 +285,8 @@ class Reducer:
         the caller watches for it, as a GradScaler does, to which it is nothing special.
         """
         global _finished
+        if self.resting:
+            return True
         if self.closed:
             raise UsageError(
                 "this DistributedOptimizer is stepped after another one has been made for the same parameters, which"

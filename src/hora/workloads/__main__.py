@@ -1,5 +1,5 @@
 """One worker of `hora train -np N`: ``python -m hora.workloads WORKLOAD OPTIONS_AS_JSON [--launcher-draws]
-[--independent] [--bf16-tried]``."""
+[--independent] [--by-turns] [--bf16-tried]``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if __name__ == "__main__":
             msgspec.json.decode(document, type=options_of(name)),
             launcher_draws="--launcher-draws" in flags,
             independent="--independent" in flags,
+            by_turns="--by-turns" in flags,
             bf16_tried="--bf16-tried" in flags,
         )
     )

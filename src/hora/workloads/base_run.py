@@ -7,6 +7,7 @@ of theirs goes into a checkpoint. Nothing here computes with one.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from hora.workloads.options import Options
 from hora.workloads.order import Order
 from hora.workloads.progress import State, metrics_text, teller
 from hora.workloads.record import Record
+from hora.workloads.turns import Turns
 
 __all__ = ["BaseRun"]
 
@@ -81,6 +83,9 @@ class BaseRun(ABC):
         agree.same({"workload": options.workload, "samples": plan.samples, **dict(facts or {}), **_alike(options)})
         self._order = Order(plan.samples, workers, options)
         self._clock = Clock()
+        self._turns = Turns.wanted(options.max_steps, self._rest)
+        self._pauses: dict[str, list[float]] = {"validation": [], "save": []}  # seconds of each
+        self._trained = 0.0  # when the steps of this epoch were done
         self.lr = self.step_s = self.data_s = 0.0
         self.best: float | None = None
         self.improved = False
@@ -140,6 +145,7 @@ class BaseRun(ABC):
             self._complete = self.improved = False
             self.validation = {}
             yield epoch
+            self._pauses["validation"].append(time.perf_counter() - self._trained)
             self._tell_epoch(epoch, self._clock.seconds - began, self._clock.training_s - trained_s)
             if self._order.epoch_ended:
                 self._order.begin(epoch + 1)
@@ -172,11 +178,12 @@ class BaseRun(ABC):
             yield taken
             if not self._taken:
                 raise UsageError("the loop did not call run.step() after a step. Call it after the optimizer's step.")
+        self._trained = time.perf_counter()
         self._average()
 
     def _set_rate(self) -> None:
         """For the next step."""
-        self.lr = self.plan.lr_at_epoch(self._order.position)
+        self.lr = self.plan.lr_at_epoch(self._order.position) if self._turns is None else 0.0
         self._put_rate()
 
     def count(self, samples: int, **values: Any) -> None:
@@ -203,7 +210,9 @@ class BaseRun(ABC):
                 }
             )
             self._teller.step(lambda: self._state(own), self.step_number)
-        if preempted():
+        if self._turns is not None and self._turns.step(self.step_s, self.data_s):
+            self._clock.start()
+        if (self._turns is None or self._turns.meets) and preempted():
             self.save()
             self.say(f"asked to leave: saved {self.checkpoint} after step {self.step_number}")
             raise SystemExit(PREEMPTED_EXIT_CODE)
@@ -287,6 +296,9 @@ class BaseRun(ABC):
             "images_per_s": self._clock.images_per_s,
             "first_batch_s": self._clock.first_batch_s,
             "seconds": self._clock.seconds,
+            "steps_per_epoch": self.steps_per_epoch,
+            **{f"{kind}_s": statistics.fmean(taken) for kind, taken in self._pauses.items() if taken},
+            **({"by_turns": self._turns.found} if self._turns is not None else {}),
             "seed": self.options.seed,
             "generated_data": self.generated,
             "batch": self.options.batch,
@@ -301,6 +313,7 @@ class BaseRun(ABC):
 
     def save(self) -> None:
         """Write a checkpoint; all ranks call it together, and it is there when it returns."""
+        began = time.perf_counter()
         self._average()
         content = {
             "epoch": self.epoch,
@@ -320,6 +333,7 @@ class BaseRun(ABC):
             },
         }
         self.checkpoint = agree.on_first(self._write, content)
+        self._pauses["save"].append(time.perf_counter() - began)
         self._clock.start()
 
     def _is_time_to_save(self, before: float, now: float) -> bool:
@@ -406,6 +420,10 @@ class BaseRun(ABC):
     @abstractmethod
     def _put_rate(self) -> None:
         """Give the optimizers the learning rate ``lr``."""
+
+    def _rest(self, resting: bool) -> None:
+        """Train on this worker's own gradients, or go on averaging them. Only asked for where ``by_turns`` may be."""
+        raise NotImplementedError
 
     @abstractmethod
     def _average(self) -> None:

@@ -37,6 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     workload: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    loads_ahead: ClassVar[bool] = False  # whether it has use for --loaders
 
     framework: Annotated[
         Framework, Meta(description="What computes: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")

@@ -138,6 +138,12 @@ class Run(BaseRun):
             for group in optimizer.param_groups:
                 group["lr"] = self.lr
 
+    def _rest(self, resting: bool) -> None:
+        for optimizer in self._optimizers:
+            rest: Any = getattr(optimizer, "rest", None)
+            if rest is not None:
+                rest(resting)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """For the forward pass, in the precision that was asked for."""
         return torch.autocast(self.workers.device.type, torch.bfloat16, enabled=self.options.precision == "bf16")

@@ -53,14 +53,20 @@ def quiet_tensorflow(variables: dict[str, str]) -> dict[str, str]:
 
 
 def train_here(
-    options: Options, *, launcher_draws: bool = False, independent: bool = False, bf16_tried: bool = False
+    options: Options,
+    *,
+    launcher_draws: bool = False,
+    independent: bool = False,
+    by_turns: bool = False,
+    bf16_tried: bool = False,
 ) -> int:
     """Train; the exit code. Rank 0 writes the final metrics to ``options.json``.
 
     With ``independent`` every worker trains by itself, on the same cores as otherwise: what the machine can do if
-    communication costs nothing. ``bf16_tried``: the launcher has tried bfloat16 on this host.
+    communication costs nothing. ``by_turns``: see ``workloads.turns``. ``bf16_tried``: the launcher has tried
+    bfloat16 on this host.
     """
-    from hora.workloads import bf16, progress
+    from hora.workloads import bf16, progress, turns
 
     marks = progress.launcher_draws() if launcher_draws else nullcontext()
     try:
@@ -76,7 +82,7 @@ def train_here(
         if independent:
             options, alone = _part(options)
             variables |= alone
-        with env.during(**variables), marks:
+        with env.during(**variables), marks, turns.taken(options) if by_turns else nullcontext():
             result = train_of(options.workload, options.framework)(options)
             if options.json and session.rank() == 0:
                 write_json(Path(options.json), result, "--json")

@@ -17,8 +17,9 @@ from tests.launch.jobs import clean_environment, wait_until
 
 from hora.errors import BadData, UsageError
 from hora.lab import trial as trial_module
-from hora.lab.trial import Outcome, Trial, command_of, load, run
+from hora.lab.trial import Outcome, Trial, command_of, load, run, turns
 from hora.workloads import folder as run_folder
+from hora.workloads.turns import MODES
 
 DEADLINE_S = 120.0
 SMALL: dict[str, Any] = {"model": "mnist_horovod", "batch": 4, "max_steps": 16}
@@ -59,6 +60,21 @@ def test_each_by_itself_on_the_same_cores(tmp_path: Path) -> None:
     again = run(trial, tmp_path / "limit", say=told.append)
     assert (tmp_path / "limit" / "run.json").stat().st_mtime_ns == before and "kept" in told[0]
     assert again == load(tmp_path / "limit") and again.images_per_s == found.images_per_s
+
+
+def test_by_turns_all_three_are_of_the_same_processes(tmp_path: Path) -> None:
+    """Alone, in step and together, of both ranks; the trial's own figures are those together, and each is to be had."""
+    trial = Trial(name="turns", workload="synthetic", workers=2, by_turns=True, options={**SMALL, "max_steps": 35})
+    found = run(trial, tmp_path / "turns")
+    assert found.state == "done", (tmp_path / "turns" / "log.txt").read_text()
+    by_turns = found.result["by_turns"]
+    assert all(len(ranks) == 2 and {len(steps) for steps in ranks} == {8} for ranks in map(by_turns.get, MODES))
+    assert found.step_s == by_turns["together"][0]
+    assert found.images_per_s == pytest.approx(8 / np.median(by_turns["together"][0]))
+    limit = turns.of(found, "limit")
+    assert limit.rank_step_s == pytest.approx({rank: np.median(part) for rank, part in enumerate(by_turns["limit"])})
+    assert limit.images_per_s == pytest.approx(sum(4 / np.median(part) for part in by_turns["limit"]))
+    assert turns.of(found, "in step").step_s == by_turns["in step"][0] and 0 < turns.meeting_s(found) < 10
 
 
 def test_too_large_a_batch_is_a_limit_that_is_recorded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -121,6 +122,32 @@ def equals_one_worker_with_all_the_data(hvd: ModuleType, rank: int, size: int) -
     for name, make in OPTIMIZERS.items():
         for set_to_none in (True, False):
             twins(hvd, rank, range(size), make, set_to_none=set_to_none, what=name, tolerance=1e-4)
+
+
+@body()
+def rests_and_goes_on(hvd: ModuleType, rank: int, size: int) -> None:
+    """Some steps together, some on one's own gradients alone, and some together again, with averages as before."""
+    for passes in (1, 2):
+        model, alone, averaged = network(), network(), network()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), model.named_parameters(), backward_passes_per_step=passes
+        )
+        by_hand, reference = sgd(alone.parameters()), sgd(averaged.parameters())
+        train(optimizer, model, [rank], passes)
+        train(reference, averaged, range(size), passes)
+        same(model, averaged, f"before, {passes} passes", 1e-4)
+        for ours, source in ((alone, model), (by_hand, optimizer)):
+            ours.load_state_dict(copy.deepcopy(source.state_dict()))
+        optimizer.rest(True)
+        train(optimizer, model, [rank], passes, steps=3)
+        train(by_hand, alone, [rank], passes, steps=3)
+        same(model, alone, f"meanwhile, {passes} passes", 1e-6)
+        optimizer.rest(False)
+        for ours, source in ((model, averaged), (optimizer, reference)):
+            ours.load_state_dict(copy.deepcopy(source.state_dict()))
+        train(optimizer, model, [rank], passes)
+        train(reference, averaged, range(size), passes)
+        same(model, averaged, f"afterwards, {passes} passes", 1e-4)
 
 
 @body()

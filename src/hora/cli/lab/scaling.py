@@ -34,6 +34,9 @@ __all__ = ["command"]
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
 @click.option(
+    "--pauses", is_flag=True, help="Measure validation and checkpoints too, in one more run of the largest job."
+)
+@click.option(
     "-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: the allocation's, or this one]"
 )
 @experiment_flags
@@ -47,6 +50,7 @@ def command(
     transport: str,
     steps: int,
     repeats: int,
+    pauses: bool,
     hosts: str,
     sets: tuple[str, ...],
     out: Path | None,
@@ -56,7 +60,8 @@ def command(
 ) -> None:
     """Measure how WORKLOAD scales, and say what limits it, what to change and what that would gain.
 
-    Beside every worker count stands the limit: the same processes without communication. The verdict on the largest
+    Beside every worker count stand the limit, the same processes without communication, and in step, the same but
+    meeting once a step: by turns in the same processes, so that waiting is told from moving. The verdict on the largest
     also uses a short run with a timeline.
     """
     from rich.console import Console
@@ -80,14 +85,19 @@ def command(
     for size in {point.batch for each in wanted for point in each.all_points}:
         job.check(batch=size, max_steps=steps)
     given = {"workload": workload, "workers": counts, "modes": modes, "batch": batch, "threads": threads,
-             "inter": inter, "transport": transport, "steps": steps, "repeats": repeats, "hosts": hosts,
-             "set": options}  # fmt: skip
+             "inter": inter, "transport": transport, "steps": steps, "repeats": repeats, "pauses": pauses,
+             "hosts": hosts, "set": options}  # fmt: skip
     folder = folder_of(out, resume)
     with records.experiment("scaling", f"{workload}: scaling", given, folder, runs, sys.argv) as book, kept(book):
-        measure.measure(job, wanted, book, say)
+        measure.measure(job, wanted, book, say, pauses=pauses)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     for mode in modes:
-        console.print(show.table([row for row in book.rows if row["mode"] == mode], _title(workload, mode, threads)))
+        rows = [row for row in book.rows if row["mode"] == mode]
+        console.print(show.table(rows, _title(workload, mode, threads)))
+        for line in show.headlines(rows):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if rows:
+            show.print_waterfall(console, rows[-1])
         show.print_findings(console, [finding for finding in book.findings if finding["mode"] == mode])
         console.print()
     print_notes(console, [*book.notes, f"kept in {book.folder}"])

@@ -1,16 +1,10 @@
-"""How the step of the largest job divides. Pure: from outcomes and a timeline's report to shares of the step's time.
+"""How the step of a job divides. Pure: from outcomes and a timeline's report to shares of the step's time.
 
-A step of n workers takes T. The same processes without communication take L, which is known of every rank, and one
-worker alone takes A with the same batch. What is waited for data is known of all three; without it
+What is measured, and what follows from it, is in ``waterfall``; here it is computed from runs, with its intervals, and
+more is added: which rank is the slow one, what a timeline says of the gradients, and what a link between hosts carries.
 
-    T = A + (typical L - A) + (slowest L - typical L) + (T - slowest L)
-        computing  the machine     one slow rank           communication
-
-and the timeline says what the last part is made of: waiting for each other, small operations, or many bytes. Strong
-scaling has one part more: a share of the batch takes longer than that share of the whole batch's time.
-
-Each figure is of the fastest of its runs: what disturbs a run from outside (other users, the clock) only ever slows it,
-and a disturbance must not be taken for a bottleneck. Efficiency is of all runs.
+All figures are medians over all runs. Runs by turns have the limit, in step and the job in the same processes, so that
+what disturbs a run is in all three, and what is compared is not blurred by it.
 """
 
 from __future__ import annotations
@@ -21,13 +15,16 @@ import statistics
 import msgspec
 import numpy as np
 
+from hora.lab.scaling import waterfall
 from hora.lab.scaling.series import Mode
+from hora.lab.scaling.waterfall import Levels, Part
 from hora.lab.throughput.estimate import Draws, Estimate, estimate
 from hora.lab.throughput.pool import Pool, ratio
 from hora.lab.timeline.report import Report
 from hora.lab.timeline.verdict import Finding
+from hora.lab.trial.turns import meeting_s
 
-__all__ = ["Evidence", "Place", "divide"]
+__all__ = ["Evidence", "Link", "Pauses", "Place", "divide"]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +40,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     workers_per_host: int
     transport: str = "auto"
     loaders: int = 0
+    loads_ahead: bool = True  # whether the workload has use for loader processes
+    accumulates: bool = True  # and for --set accumulate
     compression: str = "none"
     others: float = 0.0  # the share of the machine that other processes took meanwhile
 
@@ -50,31 +49,96 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def oversubscribed(self) -> bool:
         return self.workers_per_host * self.threads > self.cores
 
+    @property
+    def full(self) -> bool:
+        """Whether another worker on a host would have no core of its own."""
+        return (self.workers_per_host + 1) * self.threads > self.cores
+
+
+class Pauses(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes between steps, as it was measured in a run of its own (``--pauses``)."""
+
+    validation_s: float = 0.0  # one
+    save_s: float = 0.0  # one checkpoint
+    save_every: float = 1.0  # epochs; 0: only at the end of a run
+    steps_per_epoch: int = 1
+
+    @property
+    def validation_step_s(self) -> float:
+        return self.validation_s / self.steps_per_epoch
+
+    @property
+    def save_step_s(self) -> float:
+        return self.save_s / self.save_every / self.steps_per_epoch if self.save_every else 0.0
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """What crosses from host to host in a step, and how fast."""
+
+    bytes: float  # that each host sends
+    mbit_per_s: float
+    seconds: float  # of a step that nothing hides
+    share: float
+
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares are of the time of a step of the whole job, from 0 to 1; what was not measured is nan, or 0 where it could
-    not have been."""
+    """Shares are of the time of a step of the whole job, its pauses included, from 0 to 1; what was not measured is
+    nan, or 0 where it could not have been."""
 
     place: Place
-    step_s: float
+    step_s: float  # without pauses
     alone_s: float
     efficiency: Estimate
+    speed_up: Estimate = Estimate()
+    parts: tuple[Part, ...] = ()
     cpu_share: float = math.nan
-    input: float = 0.0  # waiting for data, on the first rank
     data_s: float = 0.0
-    machine: Estimate = Estimate(0.0, 0.0, 0.0)
+    company: Estimate = Estimate(0.0, 0.0, 0.0)
+    waiting: Estimate = Estimate()
+    moving: Estimate = Estimate()
+    communication: Estimate = Estimate(0.0, 0.0, 0.0)  # both together
+    meeting_s: float = math.nan  # what four bytes take, when nobody is late
     slow_rank: int | None = None
     slow_rank_share: float = 0.0
     slow_rank_s: float = 0.0  # its own step without communication
     typical_s: float = 0.0  # the others'
-    communication: Estimate = Estimate(0.0, 0.0, 0.0)
-    small_batch: Estimate = Estimate(0.0, 0.0, 0.0)
     remedy_threads: int = 0
     remedy: Estimate = Estimate(0.0, 0.0, 0.0)  # saved by these threads, as a share of the step; measured
+    pauses: Pauses | None = None
     timeline: tuple[Finding, ...] = ()
     arrivals_known: bool = False  # by the timeline, which then names a rank that is late, if one is
     gradient_bytes: float = math.nan  # a step
     batches: float = math.nan  # fused operations a step
+    bytes_per_s: float = math.nan  # of the largest, as the timeline has it
+
+    def share(self, *parts: str) -> float:
+        """What these parts of the waterfall take together."""
+        return waterfall.lost(self.parts, *parts)
+
+    @property
+    def latency(self) -> float:
+        """The part of moving that would stay if there were next to nothing to move: an exchange of four bytes, as often
+        as there are exchanges. Unknown without a timeline and a meeting that was timed."""
+        if not math.isfinite(self.meeting_s) or not math.isfinite(self.batches):
+            return math.nan
+        return min(self.share("moving"), (self.batches + 1) * self.meeting_s / self.total_s)
+
+    @property
+    def total_s(self) -> float:
+        """A step with its part of the pauses."""
+        return sum(part.seconds for part in self.parts if math.isfinite(part.seconds)) or self.step_s
+
+    @property
+    def link(self) -> Link | None:
+        """What a link between hosts carries; None on one host, or where too little is known."""
+        hosts, moving = self.place.hosts, self.share("moving", "communication")
+        if hosts < 2 or not math.isfinite(self.gradient_bytes) or moving <= 0:
+            return None
+        share = max(0.0, moving - (self.latency if math.isfinite(self.latency) else 0.0))
+        seconds = share * self.total_s
+        sent = 2 * (hosts - 1) / hosts * self.gradient_bytes  # a ring's
+        known = self.bytes_per_s * sent / self.gradient_bytes if math.isfinite(self.bytes_per_s) else sent / seconds
+        return Link(bytes=sent, mbit_per_s=8e-6 * known, seconds=seconds, share=share) if seconds > 0 else None
 
 
 def divide(
@@ -83,60 +147,96 @@ def divide(
     limit: Pool,
     alone: Pool,
     whole: Pool,
+    in_step: Pool | None = None,
     remedy: Pool | None = None,
     remedy_threads: int = 0,
+    pauses: Pauses | None = None,
     report: Report | None = None,
 ) -> Evidence | None:
     """The evidence; None if the job or one worker alone could not be measured.
 
     Args:
-        job: the largest job.
+        job: the job, with Hora.
         limit: the same processes without communication.
         alone: one worker with the same batch.
         whole: one worker with the batch that scaling begins with; in weak scaling the same as ``alone``.
-        remedy: the largest job with ``remedy_threads``.
+        in_step: the same processes without communication, but meeting once a step.
+        remedy: the job with ``remedy_threads``.
         report: of the job's timeline.
     """
     if not job.good or not alone.good or not whole.good:
         return None
-    efficiency = ratio(job.speed_draws, whole.speed_draws, 1 / place.workers)
-    ranks = limit.rank_step_s
-    job, limit, alone, whole = job.best(), limit.best(), alone.best(), whole.best()
-    step = job.step_draws
-    data = _zero(job.data_s)
-    computed, computed_alone = step - data, alone.step_draws - _zero(alone.data_s)
-    without, slow, slowest_s, typical_s = computed, None, 0.0, 0.0
-    slow_share, machine = 0.0, np.zeros_like(step)
-    if limit.good:
-        slow, slowest_s, typical_s = _ranks(ranks)
-        first = float(limit.step_draws[0])
-        machine = (limit.step_draws * typical_s / first - _zero(limit.data_s) - computed_alone) / step
-        without = limit.step_draws * slowest_s / first - _zero(limit.data_s)
-        slow_share = max(0.0, (slowest_s - typical_s) / float(step[0]))
     shrunk = place.workers if place.mode == "strong" else 1
+    step, data = job.step_draws, _zero(job.data_s)
+    at_job, at_alone = step - data, alone.step_draws - _zero(alone.data_s)
+    at_ideal = (whole.step_draws - _zero(whole.data_s)) / shrunk
+    at_limit = at_slowest = at_step = np.full(1, math.nan)
+    slow, slowest_s, typical_s = None, 0.0, 0.0
+    if limit.good:
+        slow, slowest_s, typical_s = _ranks(_medians(limit))
+        first = float(limit.step_draws[0])
+        at_limit = limit.step_draws * typical_s / first - _zero(limit.data_s)
+        at_slowest = limit.step_draws * slowest_s / first - _zero(limit.data_s)
+    meeting = math.nan
+    if in_step is not None and in_step.good:
+        meeting = statistics.median(meeting_s(outcome) for outcome in in_step.good)
+        at_step = in_step.step_draws - _zero(in_step.data_s) - _zero(meeting)
+    paused = pauses.validation_step_s + pauses.save_step_s if pauses is not None else math.nan
+    levels = Levels(
+        ideal=float(at_ideal[0]) if place.mode == "strong" else float(at_alone[0]),
+        alone=float(at_alone[0]),
+        limit=float(at_limit[0]),
+        in_step=float(at_step[0]),
+        job=float(at_job[0]),
+        data=data,
+        pauses=paused,
+    )
+    total = step + _zero(paused)
     fusion = report.numbers.fusion if report else None
     return Evidence(
         place=place,
         step_s=float(step[0]),
         alone_s=float(alone.step_draws[0]),
-        efficiency=efficiency,
+        efficiency=ratio(job.speed_draws, whole.speed_draws, 1 / place.workers),
+        speed_up=ratio(job.speed_draws, whole.speed_draws),
+        parts=tuple(waterfall.parts(levels)),
         cpu_share=job.cpu_share,
-        input=data / float(step[0]),
         data_s=data,
-        machine=_share(machine),
-        slow_rank=slow if len(ranks) > 1 else None,
-        slow_rank_share=slow_share,
+        company=_share((at_limit - at_alone) / total) if limit.good else Estimate(0.0, 0.0, 0.0),
+        waiting=_share((at_step - at_limit) / total),
+        moving=_share((at_job - at_step) / total),
+        communication=_share((at_job - at_slowest) / total),
+        meeting_s=meeting,
+        slow_rank=slow if limit.good and len(limit.good[0].rank_step_s) > 1 else None,
+        slow_rank_share=max(0.0, (slowest_s - typical_s) / float(total[0])),
         slow_rank_s=slowest_s,
         typical_s=typical_s,
-        communication=_share((computed - without) / step) if limit.good else Estimate(),
-        small_batch=_share((alone.step_draws - whole.step_draws / shrunk) / step),
         remedy_threads=remedy_threads,
-        remedy=_share(1 - remedy.best().step_draws / step) if remedy and remedy.good else Estimate(0.0, 0.0, 0.0),
+        remedy=_share(1 - remedy.step_draws / step) if remedy and remedy.good else Estimate(0.0, 0.0, 0.0),
+        pauses=pauses,
         timeline=tuple(report.findings) if report else (),
         arrivals_known=report is not None and report.numbers.arrivals_known,
         gradient_bytes=fusion.bytes / max(1, fusion.batches) * fusion.per_step if fusion and fusion.sized else math.nan,
         batches=fusion.per_step if fusion else math.nan,
+        bytes_per_s=_rate(report),
     )
+
+
+def _rate(report: Report | None) -> float:
+    """Bytes a second of what moves most."""
+    rates = [kind for kind in report.numbers.kinds if kind.bytes_per_s is not None] if report else []
+    return max(rates, key=lambda kind: kind.nbytes).bytes_per_s or math.nan if rates else math.nan
+
+
+def _medians(limit: Pool) -> dict[int, float]:
+    """The median step of each rank, in the median of the runs."""
+    ranks = sorted({rank for outcome in limit.good for rank in outcome.rank_step_s}) or [0]
+    return {
+        rank: statistics.median(
+            outcome.rank_step_s.get(rank, statistics.median(outcome.step_s)) for outcome in limit.good
+        )
+        for rank in ranks
+    }
 
 
 def _ranks(step_s: dict[int, float]) -> tuple[int, float, float]:
@@ -151,8 +251,8 @@ def _ranks(step_s: dict[int, float]) -> tuple[int, float, float]:
 
 
 def _share(draws: Draws) -> Estimate:
-    """A part of the step; what came out negative is chance, and nothing."""
-    return estimate(np.clip(draws, 0.0, 1.0))
+    """A part of the step; what came out negative is chance, and nothing. Not known if it was not measured."""
+    return estimate(np.clip(draws, 0.0, 1.0)) if np.isfinite(draws[0]) else Estimate()
 
 
 def _zero(value: float) -> float:

@@ -2,63 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hora.errors import BadData
 from hora.lab.records import Book
-from hora.lab.scaling.evidence import Place, divide
+from hora.lab.scaling import waterfall
+from hora.lab.scaling.evidence import Evidence, Pauses, Place, divide
 from hora.lab.scaling.series import Series
-from hora.lab.scaling.verdict import findings
-from hora.lab.throughput.grid import Job, Point, turns
-from hora.lab.throughput.measure import Crew, Pools, Say, methods
+from hora.lab.scaling.verdict import faster, findings
+from hora.lab.throughput.grid import Job, Point
+from hora.lab.throughput.measure import Crew, Say, methods
 from hora.lab.throughput.pool import Pool, plain, ratio
 from hora.lab.throughput.room import cores, physical_cores, workers_per_host
 from hora.lab.timeline import report
 from hora.lab.timeline.words import share_text
+from hora.lab.trial import Outcome, Trial, turns
 from hora.launch.hosts import parse_hosts
 from hora.workloads import options_of
+from hora.workloads.turns import MODES
 
 __all__ = ["measure"]
 
+Pools = Mapping[tuple[Point, str], Pool]  # by point, and what its workers did: one of MODES
+
+PAUSE_STEPS = 10  # before a validation and a checkpoint that are measured
 TIMELINE_STEPS = 40  # at most; a timeline of more says no more
 NOISY = 0.15  # half of an interval of efficiency that is wider than this needs more runs
 
 
-def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say) -> None:
-    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
+def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, *, pauses: bool = False) -> None:
+    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. With
+    ``pauses`` validation and checkpoints are measured too, in a run more of each largest job."""
     grid = list(dict.fromkeys(point for series in wanted for point in series.all_points))
     largest = list(dict.fromkeys(series.largest for series in wanted if series.largest.workers > 1))
-    trials = list(turns(job, grid))
-    crew = Crew(book, len(trials) + len(largest), say)
+    trials = list(_turns(job, grid, {series.remedy for series in wanted}))
+    crew = Crew(book, len(trials) + len(largest) * (2 if pauses else 1), say)
     book.notes[:] = [*methods(job), *_methods(wanted)]
-    pools: dict[tuple[Point, bool], Pool] = {}
+    pools: dict[tuple[Point, str], Pool] = {}
     for point, trial in trials:
-        crew.run_into(pools, point, trial)
-        book.rows = [row for series in wanted for row in _rows(series, pools)]
+        _take(pools, point, crew.run(trial))
+        book.rows = [row for series in wanted for row in _rows(job, series, pools)]
     brief = msgspec.structs.replace(job, steps=min(job.steps, TIMELINE_STEPS))
     timelines = {point: crew.run(brief.trial(point, 0, timeline=True)) for point in largest}
+    paused = {point: _pauses(job, crew.run(_pausing(job, point))) for point in largest} if pauses else {}
+    book.rows = []
     for series in wanted:
         seen = timelines.get(series.largest)
         read = _report(Path(seen.folder), book.notes) if seen is not None and seen.done else None
-        book.findings += _findings(job, series, pools, read, crew.others())
+        extra = _Extra(read, paused.get(series.largest), crew.others())
+        book.rows += _rows(job, series, pools, extra)
+        book.findings += _findings(job, series, pools, extra)
     book.notes += [*_unsure(book.rows), *crew.cautions()]
 
 
-def _rows(series: Series, pools: Pools) -> list[dict[str, Any]]:
+class _Extra(NamedTuple):
+    """What is only known of the largest job."""
+
+    report: report.Report | None = None
+    pauses: Pauses | None = None
+    others: float = 0.0
+
+
+def _turns(job: Job, grid: Sequence[Point], plain_only: Collection[Point | None]) -> Iterator[tuple[Point, Trial]]:
+    """The trials, in the order in which they run: all points once, then all again. Several workers take turns by
+    themselves, in step and together, in one run; where that cannot be (Keras), the limit is a run of its own."""
+    by_turns = options_of(job.workload).of(job.options).framework == "torch"
+    for turn in range(job.repeats):
+        for point in grid:
+            if point.workers == 1 or point in plain_only:
+                yield point, job.trial(point, turn)
+            elif by_turns:
+                yield point, job.trial(point, turn, by_turns=True)
+            else:
+                yield point, job.trial(point, turn, independent=True)
+                yield point, job.trial(point, turn)
+
+
+def _take(pools: dict[tuple[Point, str], Pool], point: Point, outcome: Outcome) -> None:
+    """Put a run with those before it; one by turns is three."""
+    trial = outcome.trial
+    if trial.by_turns:
+        found = {mode: turns.of(outcome, mode) for mode in MODES}
+    else:
+        found = {"limit" if trial.independent else "together": outcome}
+    for mode, one in found.items():
+        before = pools[point, mode].outcomes if (point, mode) in pools else []
+        pools[point, mode] = Pool([*before, one])
+
+
+def _pausing(job: Job, point: Point) -> Trial:
+    """A run that is short, but validates and saves as the user's would."""
+    trial = msgspec.structs.replace(job, steps=PAUSE_STEPS).trial(point, 0)
+    options = {name: value for name, value in trial.options.items() if name != "save_every" or name in job.options}
+    return msgspec.structs.replace(trial, name=trial.name.replace(f"-{point.transport}-", "-pauses-"), options=options)
+
+
+def _pauses(job: Job, outcome: Outcome) -> Pauses | None:
+    """What it found; None if it does not say, or the workload has neither."""
+    facts = outcome.result
+    if not outcome.done or "steps_per_epoch" not in facts:
+        return None
+    return Pauses(
+        validation_s=facts.get("validation_s", 0.0),
+        save_s=facts.get("save_s", 0.0),
+        save_every=options_of(job.workload).of(job.options).save_every,
+        steps_per_epoch=facts["steps_per_epoch"],
+    )
+
+
+def _rows(job: Job, series: Series, pools: Pools, extra: _Extra | None = None) -> list[dict[str, Any]]:
     """A row for each worker count whose turn has come."""
-    base = pools.get((series.points[0], False), Pool([]))
+    base = pools.get((series.points[0], "together"), Pool([]))
     rows = []
     for point in series.points:
-        pool = pools.get((point, False))
+        pool = pools.get((point, "together"))
         if pool is None:
             continue
-        limit = pools.get((point, True), pool if point.workers == 1 else Pool([]))
+        limit = pools.get((point, "limit"), pool if point.workers == 1 else Pool([]))
+        in_step = pools.get((point, "in step"), Pool([]))
         speed_up = ratio(pool.speed_draws, base.speed_draws)
         efficiency = ratio(pool.speed_draws, base.speed_draws, 1 / point.workers)
+        alone = msgspec.structs.replace(series.points[0], batch=point.batch)
+        seen = _seen(job, series, point, pools, (extra if point == series.largest else None) or _Extra(), alone)
         rows.append(
             {
                 "mode": series.mode,
@@ -70,6 +139,8 @@ def _rows(series: Series, pools: Pools) -> list[dict[str, Any]]:
                 "ideal_images_per_s": plain(point.workers * base.images_per_s.value),
                 "limit_images_per_s": plain(limit.images_per_s.value),
                 "limit_efficiency": plain(ratio(limit.speed_draws, base.speed_draws, 1 / point.workers).value),
+                "in_step_images_per_s": plain(in_step.images_per_s.value),
+                "in_step_efficiency": plain(ratio(in_step.speed_draws, base.speed_draws, 1 / point.workers).value),
                 "share_of_limit": plain(ratio(pool.speed_draws, limit.speed_draws).value),
                 "speed_up": plain(speed_up.value),
                 "speed_up_low": plain(speed_up.low),
@@ -77,20 +148,39 @@ def _rows(series: Series, pools: Pools) -> list[dict[str, Any]]:
                 "efficiency": plain(efficiency.value),
                 "efficiency_low": plain(efficiency.low),
                 "efficiency_high": plain(efficiency.high),
+                "above_ideal": point.workers > 1 and waterfall.above_ideal(efficiency.value),
+                "slower_than_one": point.workers > 1 and speed_up.high < 1,
+                "waterfall": waterfall.plain(seen.parts) if seen is not None else None,
+                "link": _link(seen) if seen is not None else None,
                 **pool.facts(),
             }
         )
     return rows
 
 
-def _findings(
-    job: Job, series: Series, pools: Pools, read: report.Report | None, others: float
-) -> list[dict[str, Any]]:
-    """The verdict on the largest job; none on one worker, or if it failed."""
-    point = series.largest
+def _link(seen: Evidence) -> dict[str, Any] | None:
+    """As the record has it."""
+    link = seen.link
+    if link is None:
+        return None
+    return {
+        "mbit_per_s": plain(link.mbit_per_s),
+        "bytes": plain(link.bytes),
+        "ms": plain(1e3 * link.seconds),
+        "share": plain(link.share),
+        "faster": [
+            {"times": times, "mbit_per_s": plain(times * link.mbit_per_s), "gain": plain(gain), "speed_up": plain(then)}
+            for times, gain, then in faster(seen, link)
+        ],
+    }
+
+
+def _seen(job: Job, series: Series, point: Point, pools: Pools, extra: _Extra, alone: Point) -> Evidence | None:
+    """The evidence about a job of several workers; None of one, or if it failed."""
     if point.workers == 1:
-        return []
+        return None
     options = options_of(job.workload).of(job.options)
+    nothing, remedy = Pool([]), series.remedy if point == series.largest else None
     place = Place(
         mode=series.mode,
         workers=point.workers,
@@ -98,24 +188,45 @@ def _findings(
         threads=point.threads,
         cores=cores(),
         physical_cores=physical_cores(),
-        hosts=len(parse_hosts(job.hosts)) if job.hosts else 1,
+        hosts=_hosts(point.workers, job.hosts),
         workers_per_host=workers_per_host(point.workers, job.hosts),
         transport=point.transport,
         loaders=options.loaders,
+        loads_ahead=options.loads_ahead,
+        accumulates=job.workload != "synthetic",
         compression=options.compression,
-        others=others,
+        others=extra.others,
     )
-    nothing = Pool([])
-    seen = divide(
+    return divide(
         place,
-        job=pools.get((point, False), nothing),
-        limit=pools.get((point, True), nothing),
-        alone=pools.get((series.alone, False), nothing),
-        whole=pools.get((series.points[0], False), nothing),
-        remedy=pools.get((series.remedy, False)) if series.remedy else None,
-        remedy_threads=series.remedy.threads if series.remedy else 0,
-        report=read,
+        job=pools.get((point, "together"), nothing),
+        limit=pools.get((point, "limit"), nothing),
+        alone=pools.get((alone, "together"), nothing),
+        whole=pools.get((series.points[0], "together"), nothing),
+        in_step=pools.get((point, "in step"), nothing),
+        remedy=pools.get((remedy, "together")) if remedy else None,
+        remedy_threads=remedy.threads if remedy else 0,
+        pauses=extra.pauses,
+        report=extra.report,
     )
+
+
+def _hosts(workers: int, hosts: str) -> int:
+    """On how many hosts so many workers are, if hosts are filled in order.
+
+    >>> _hosts(2, ""), _hosts(2, "h1:2,h2:2"), _hosts(3, "h1:2,h2:2")
+    (1, 1, 2)
+    """
+    left, used = workers, 0
+    for host in parse_hosts(hosts) if hosts else ():
+        used += left > 0
+        left -= host.slots
+    return max(1, used)
+
+
+def _findings(job: Job, series: Series, pools: Pools, extra: _Extra) -> list[dict[str, Any]]:
+    """The verdict on the largest job; none on one worker, or if it failed."""
+    seen = _seen(job, series, series.largest, pools, extra, series.alone)
     if seen is None:
         return []
     return [{"mode": series.mode, **msgspec.to_builtins(finding)} for finding in findings(seen)]
@@ -139,14 +250,22 @@ def _methods(wanted: Sequence[Series]) -> list[str]:
         said.append("strong scaling: the job's batch stays and is divided; ideal is as in weak scaling")
     return [
         *said,
-        "the verdict is on the largest job, from one worker alone, the limit, the waiting for data, and a short run "
-        "with a timeline; shares are of a step's time",
+        "in step: the same processes, each training alone but meeting the others once a step with four bytes; limit, "
+        "in step and the job take turns in the same processes, in blocks of steps",
+        "the verdict is on the largest job, from one worker alone, the limit, in step, the waiting for data, and a "
+        "short run with a timeline; shares are of a step's time",
     ]
 
 
 def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Cautions about figures that are known too badly."""
-    found = []
+    found = [
+        f"caution: {share_text(row['efficiency'])} of ideal with {row['workers']} workers ({row['mode']}) is more than "
+        "there can be, and is not to be believed: one worker was disturbed, or had less of the machine; measure again, "
+        "with more --repeats or --threads 1"
+        for row in rows
+        if row["above_ideal"]
+    ]
     for row in rows:
         low, high = row["efficiency_low"], row["efficiency_high"]
         if low is not None and high is not None and high - low > 2 * NOISY:

@@ -15,10 +15,12 @@ import msgspec
 from hora.errors import UsageError
 from hora.lab.trial import Trial
 from hora.workloads import WORKLOADS, options_of
+from hora.workloads.turns import steps_for
 
 __all__ = ["TRANSPORTS", "Job", "Point", "TransportName", "limits_of", "points", "turns"]
 
 TransportName = Literal["auto", "shm", "gloo", "mpi"]
+_ENDLESS = 10_000.0  # epochs; steps end it
 TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
 
 
@@ -52,18 +54,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """
         return options_of(self.workload).of(self.options).batch
 
-    def trial(self, point: Point, turn: int, *, independent: bool = False, timeline: bool = False) -> Trial:
-        """One run of a point. Nothing is saved on the way and little is told, so that steps are all there is."""
-        part = "limit" if independent else "timeline" if timeline else f"{point.transport}"
+    def trial(
+        self, point: Point, turn: int, *, independent: bool = False, timeline: bool = False, by_turns: bool = False
+    ) -> Trial:
+        """One run of a point. Nothing is saved on the way and little is told, so that steps are all there is. By turns,
+        it has about as many steps as a run and its limit have."""
+        part = "limit" if independent else "timeline" if timeline else "turns" if by_turns else f"{point.transport}"
+        length = {"max_steps": steps_for(2 * self.steps // 3), "epochs": _ENDLESS} if by_turns else {}
         return Trial(
             name=f"{point.workers}w-b{point.batch}-t{point.threads}-{part}-{turn + 1}",
             workload=self.workload,
             workers=point.workers,
-            options={"max_steps": self.steps, "save_every": 0, **self.options, "batch": point.batch},
+            options={"max_steps": self.steps, "save_every": 0, **self.options, "batch": point.batch, **length},
             threads_per_worker=point.threads,
             inter_threads=self.inter_threads,
             transport="auto" if independent else point.transport,
             independent=independent,
+            by_turns=by_turns,
             hosts=self.hosts,
             timeline=timeline,
             env=dict(self.env),

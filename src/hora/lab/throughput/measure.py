@@ -141,6 +141,8 @@ def trial_text(trial: Trial) -> str:
         words.append(trial.transport)
     if trial.independent:
         words.append("limit")
+    if trial.by_turns:
+        words.append("by turns")
     if trial.timeline:
         words.append("timeline")
     return ", ".join(words)

@@ -32,6 +32,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     change: str
     rank: int | None = None
+    follow: str = ""  # options of `hora lab scaling` that make the change, if options can
 
 
 def findings(numbers: Numbers) -> list[Finding]:

@@ -19,7 +19,7 @@ import msgspec
 
 from hora.config import env
 from hora.errors import BadData, UsageError
-from hora.lab.trial import measure, reason
+from hora.lab.trial import measure, reason, turns
 from hora.lab.trial.child import Child
 from hora.workloads import WORKLOADS, options_of, record
 from hora.workloads import folder as run_folder
@@ -47,6 +47,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     inter_threads: int | None = None  # of torch's inter-op pool
     transport: str = "auto"  # auto, shm, gloo, mpi
     independent: bool = False  # the same processes on the same cores, each training by itself
+    by_turns: bool = False  # by itself, in step and together, by turns (``lab.trial.turns`` takes them apart)
     hosts: str = ""  # as -H takes them
     timeline: bool = False
     env: dict[str, str] = {}  # more variables
@@ -62,7 +63,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     folder: str
     seconds: float = 0.0  # of the whole child
     first_batch_s: float = math.nan  # from the start of the run to the end of its first step
-    step_s: list[float] = []  # steady steps of rank 0, without those of the warm-up
+    step_s: list[float] = []  # steady steps of rank 0, without those of the warm-up; by turns: those together
     warmup_steps: int = 0  # how many were left out
     rank_step_s: dict[int, float] = {}  # the median steady step of each rank that kept a record
     images_per_s: float = math.nan  # samples of a step / median of step_s; if independent, the sum over workers
@@ -139,6 +140,7 @@ def command_of(trial: Trial, folder: Path) -> list[str]:
         *(["--on", "mpi"] if trial.transport == "mpi" else []),
         *(["--threads-per-worker", str(trial.threads_per_worker)] if trial.threads_per_worker is not None else []),
         *(["--independent"] if trial.independent else []),
+        *(["--by-turns"] if trial.by_turns else []),
         *_flags(options),
     ]  # fmt: skip
 
@@ -224,6 +226,8 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
         outcome.images_per_s_low = sum(speed.low for speed in speeds.values())
         outcome.images_per_s_high = sum(speed.high for speed in speeds.values())
         outcome.images_per_s_study = sum(speed.study for speed in speeds.values())
+    if trial.by_turns:
+        turns.take(outcome, "together")
     if not trial.hosts:  # the processes of other hosts are not seen from here
         outcome.cpu_share = usage.cpu_share(measure.training_time(folder, outcome.first_batch_s))
         outcome.memory_bytes = usage.memory_bytes

@@ -28,6 +28,7 @@ class Options(base.Options, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "gan3d"
+    loads_ahead: ClassVar[bool] = True
 
     epochs: base.Epochs = 25.0
     batch: base.Batch = 128

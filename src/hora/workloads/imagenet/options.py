@@ -31,6 +31,7 @@ class Options(base.Options, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "imagenet"
+    loads_ahead: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "schedule=naive": {"rule": "none", "decay": "every:30"},
         "schedule=linear": _STUDY,

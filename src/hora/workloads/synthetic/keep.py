@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 import hora.torch as hvd
+from hora.engine.preempt import preempted
 from hora.schedule import Plan
 from hora.workloads.agree import everywhere
 from hora.workloads.folder import RunNote
 from hora.workloads.record import Record
 from hora.workloads.synthetic.options import Options
+from hora.workloads.turns import Turns
 
 __all__ = ["Kept"]
 
@@ -21,8 +23,8 @@ __all__ = ["Kept"]
 class Kept:
     """The record of a run, which the first worker keeps."""
 
-    def __init__(self, options: Options, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, options: Options, plan: Plan, turns: Turns | None = None) -> None:
+        self._plan, self._turns = plan, turns
         self._step = 0
         self.result: Mapping[str, Any] = {}
         self._record: Record | None
@@ -43,8 +45,12 @@ class Kept:
         def noted() -> float:
             began = time.perf_counter()
             loss = step()
+            if self._turns is not None and self._turns.mode == "in step":
+                preempted()
             seconds = time.perf_counter() - began
             self._step += 1
+            if self._turns is not None:
+                self._turns.step(seconds, 0.0)
             samples = self._plan.global_batch
             if self._record is not None:
                 self._record.step(

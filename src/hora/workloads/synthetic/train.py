@@ -17,6 +17,7 @@ from hora.workloads.synthetic import forms
 from hora.workloads.synthetic.keep import Kept
 from hora.workloads.synthetic.model import Benchmark, benchmark, random_batch
 from hora.workloads.synthetic.options import Options
+from hora.workloads.turns import Turns
 from hora.workloads.workers import device_of_this_worker
 
 __all__ = ["train"]
@@ -34,8 +35,10 @@ def train(options: Options) -> dict[str, Any]:
     torch.manual_seed(options.seed)
     model = chosen.make().to(device)
     plan = options.plan(chosen.samples, hvd.size())
-    optimizer = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
-        torch.optim.SGD(model.parameters(), lr=plan.peak_lr, weight_decay=options.weight_decay),
+    turns = Turns.wanted(options.max_steps, lambda resting: optimizer.rest(resting))
+    rate = plan.peak_lr if turns is None else 0.0
+    optimizer: Any = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
+        torch.optim.SGD(model.parameters(), lr=rate, weight_decay=options.weight_decay),
         model.named_parameters(),
         compression=compression(options),
     )
@@ -53,7 +56,7 @@ def train(options: Options) -> dict[str, Any]:
         optimizer.step()
         return loss.item()  # waits for the device
 
-    with Kept(options, plan) as kept:
+    with Kept(options, plan, turns) as kept:
         step = kept.each(once)
         say(*header(options, chosen, device))
         step()
@@ -76,6 +79,7 @@ def train(options: Options) -> dict[str, Any]:
             "global_batch": plan.global_batch,
             "peak_lr": plan.peak_lr,
             "precision": options.precision,
+            **({"by_turns": turns.found} if turns is not None else {}),
         }
     return dict(kept.result)
 
