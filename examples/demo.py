@@ -1,5 +1,5 @@
 """`make demo`: trains MNIST with one worker and with two, measures how well that scales, says why not better, and puts
-all of it on a page.
+all of it on a page. It ends with the way from ideal to measured: where the time of a step goes.
 
 Everything is done by commands that are printed first, so that they can be tried by hand. Where MNIST cannot be fetched,
 digits are generated instead.
@@ -8,12 +8,17 @@ digits are generated instead.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from rich.console import Console
+
+from hora.lab.scaling.show import print_waterfall
 
 COMMAND_TIMEOUT_S = 1800
 
@@ -60,11 +65,22 @@ def main() -> None:
         )  # fmt: skip
     hora(
         "lab", "scaling", "mnist", "--workers", args.workers, "--steps", args.steps, "--repeats", args.repeats,
-        "--set", f"data={folder}", "--out", str(args.out / "scaling"), *more,
+        "--pauses", "--set", f"data={folder}", "--out", str(args.out / "scaling"), *more,
     )  # fmt: skip
     page = args.out / "report.html"
     hora("lab", "report", str(args.out), "-o", str(page), "--title", "MNIST on one worker and on two")
+    show_waterfall(args.out / "scaling")
+    for picture in sorted((args.out / "report-plots").glob("*waterfall*.png"))[:1]:
+        print(f"\nThe same as a picture: {picture.resolve()}")
     print(f"\nThe report is {page.resolve()}: open it in a browser.")
+
+
+def show_waterfall(experiment: Path) -> None:
+    """Where the time of a step of the largest job goes, as `hora lab scaling` has measured it."""
+    rows = json.loads((experiment / "experiment.json").read_text())["rows"]
+    largest = max(rows, key=lambda row: row["workers"], default=None)
+    if largest is not None:
+        print_waterfall(Console(highlight=False), largest)
 
 
 if __name__ == "__main__":

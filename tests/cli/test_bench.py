@@ -99,7 +99,7 @@ def test_train(tmp_path: Path) -> None:
     result = json.loads(file.read_text())
     assert [row["images"] for row in result["rows"]] == [64, 0]
     for row in result["rows"]:
-        assert set(row["cells"]) == {"limit", "hora", "ddp", "ddp_tuned"} and row["shares"]["limit"] == 1.0
+        assert set(row["cells"]) == {"limit", "in_step", "hora", "ddp", "ddp_tuned"} and row["shares"]["limit"] == 1.0
         assert row["added_us"]["limit"] == 0.0 and all(share > 0 for share in row["shares"].values())
     assert "MNIST CNN" in done.stdout and "161 gradients" in done.stdout
 
@@ -114,7 +114,7 @@ def test_train_in_other_frameworks(tmp_path: Path, framework: str) -> None:
     done = bench("train", "--framework", framework, "--models", "mnist", "--rounds", "1", "--json", str(file))
     assert done.returncode == 0, done.stderr
     [row] = json.loads(file.read_text())["rows"]
-    assert set(row["cells"]) == {"limit", "hora"} and row["shares"]["hora"] > 0
+    assert set(row["cells"]) == {"limit", "in_step", "hora"} and row["shares"]["hora"] > 0
 
 
 def test_horovod_must_be_there_if_it_was_asked_for(

@@ -25,7 +25,11 @@ __all__ = ["command"]
 @click.option(
     "--batch", type=click.IntRange(1), help="Of each worker, or of the job if --strong.  [default: the workload's]"
 )
-@click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: cores / the most workers]")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Of each worker, however many there are.  [default: cores / the most workers of a machine]",
+)
 @click.option("--inter", type=click.IntRange(1), help="Threads of torch's inter-op pool.  [default: torch's]")
 @click.option(
     "--transport", type=click.Choice(["auto", "shm", "gloo", "mpi"]), default="auto", show_default=True,
@@ -70,18 +74,22 @@ def command(
     from hora.lab.scaling import measure, show
     from hora.lab.scaling.series import series
     from hora.lab.throughput.grid import Job
-    from hora.lab.throughput.room import cores, fair_threads
+    from hora.lab.throughput.room import survey
     from hora.lab.throughput.show import print_notes
 
     options, hosts = settings(workload, sets), hosts_here(hosts)
     job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
     counts = numbers(workers, "--workers")
     batch = batch or job.batch()
-    threads = threads or fair_threads(max(counts), hosts)
+    room = survey(max(counts), hosts)
+    threads = threads or room.threads
     modes: tuple[Mode, ...] = (
         ("strong",) if chosen == "strong" else ("weak", "strong") if chosen == "both" else ("weak",)
     )
-    wanted = [series(mode, counts, batch, threads, transport=transport, cores=cores(), hosts=hosts) for mode in modes]
+    wanted = [
+        series(mode, counts, batch, threads, transport=transport, cores=room.cores, crowd=room.workers)
+        for mode in modes
+    ]
     for size in {point.batch for each in wanted for point in each.all_points}:
         job.check(batch=size, max_steps=steps)
     given = {"workload": workload, "workers": counts, "modes": modes, "batch": batch, "threads": threads,
@@ -89,7 +97,7 @@ def command(
              "hosts": hosts, "set": options}  # fmt: skip
     folder = folder_of(out, resume)
     with records.experiment("scaling", f"{workload}: scaling", given, folder, runs, sys.argv) as book, kept(book):
-        measure.measure(job, wanted, book, say, pauses=pauses)
+        measure.measure(job, wanted, book, say, room, pauses=pauses)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     for mode in modes:
         rows = [row for row in book.rows if row["mode"] == mode]

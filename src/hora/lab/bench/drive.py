@@ -121,9 +121,9 @@ def choose_to_train(against: tuple[str, ...] | None, framework: str = "torch") -
     """The contenders of `hora bench train`. DDP comes twice: as it is, and with its faster options.
 
     >>> choose_to_train(("ddp",))
-    (('limit', 'hora', 'ddp', 'ddp_tuned'), [])
+    (('limit', 'in_step', 'hora', 'ddp', 'ddp_tuned'), [])
     >>> choose_to_train(None, "jax")
-    (('limit', 'hora'), [])
+    (('limit', 'in_step', 'hora'), [])
     """
     if framework != "torch":
         if against:
@@ -132,9 +132,9 @@ def choose_to_train(against: tuple[str, ...] | None, framework: str = "torch") -
             )
         if importlib.util.find_spec(framework) is None:
             raise EnvironmentUnfit(f"{framework} is not installed here: pip install 'hora[{framework}]'.")
-        return ("limit", "hora"), []
+        return ("limit", "in_step", "hora"), []
     peers, notes = _present(TRAIN_PEERS, against)
-    kept = {"limit", "hora", *peers, *(["ddp_tuned"] if "ddp" in peers else [])}
+    kept = {"limit", "in_step", "hora", *peers, *(["ddp_tuned"] if "ddp" in peers else [])}
     return tuple(key for key in TRAIN_LABELS if key in kept), notes
 
 

@@ -45,12 +45,13 @@ LABELS = {
 
 TRAIN_LABELS = {
     "limit": "limit",
+    "in_step": "in step",
     "hora": "Hora",
     "ddp": "DDP",
     "ddp_tuned": "DDP tuned",
     "horovod": "Horovod",
 }
-"""Every contender of `hora bench train`. The limit is training without communicating."""
+"""Every contender of `hora bench train`. The limit is training without communicating; in step, the same but meeting."""
 
 
 class Training(NamedTuple):

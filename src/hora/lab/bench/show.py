@@ -45,7 +45,7 @@ def provenance(result: Result) -> str:
     versions = []
     for key, version in result.versions.items():
         label = "Hora" if key == "hora" else result.labels.get(key, key)
-        if key not in ("hora_shared", "hora_bf16", "memcpy", "limit", "ddp_tuned"):
+        if key not in ("hora_shared", "hora_bf16", "memcpy", "limit", "in_step", "ddp_tuned"):
             versions.append(version if version.startswith(label) else f"{label} {version}")
     machine = f"{facts['cpu']}, {facts['cores']} cores, {memory:.0f} GiB, Python {facts['python']}"
     return f"{machine}; {', '.join(versions)}"

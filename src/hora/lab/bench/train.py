@@ -2,6 +2,8 @@
 
 Every contender trains its own copy of the same network with the same kind of optimizer, the way its documentation says.
 ``limit`` does not communicate at all: the same processes training side by side, each for itself, which nobody can beat.
+``in_step`` does so too, but meets the others once a step with four bytes: what waiting for the slower worker costs, and
+what is left of a contender's loss beside it is what moving gradients costs.
 Before anything is timed, a step of each contender must lead to the same parameters as a step with gradients that were
 averaged by hand. One turn is as many whole steps (forward, backward, optimizer) as fill it.
 
@@ -17,8 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import hora.torch as hvd
 from hora.errors import EnvironmentUnfit
+from hora.lab.bench.contenders import Task
 from hora.lab.bench.plan import PROGRESS, TRAIN_LABELS, TRAININGS, Plan, RankReport
 from hora.lab.bench.rounds import take_turns
 
@@ -35,7 +40,7 @@ def work(plan: Plan, folder: Path) -> RankReport:
     for number, name in enumerate(plan.models):
         if hvd.rank() == 0:
             print(f"{PROGRESS}{number + 1}/{len(plan.models)} {TRAININGS[name].title}", flush=True)
-        tasks = {key: framework.make(key, name, plan.seed, hvd.rank()) for key in report.versions}
+        tasks = {key: _task(framework, key, name, plan.seed) for key in report.versions}
         timings = take_turns(tasks, plan.rounds, plan.round_s)
         report.seconds[name] = {key: timing.seconds for key, timing in timings.items()}
         report.calls[name] = {key: timing.calls for key, timing in timings.items()}
@@ -44,6 +49,20 @@ def work(plan: Plan, folder: Path) -> RankReport:
         gc.collect()  # a network and its optimizer refer to each other; the next row wants the memory
     end()
     return report
+
+
+def _task(framework: Any, key: str, name: str, seed: int) -> Task:
+    """A contender's step. In step is that of the limit, with a meeting after it."""
+    if key != "in_step":
+        made: Task = framework.make(key, name, seed, hvd.rank())
+        return made
+    step, word = framework.make("limit", name, seed, hvd.rank()).call, torch.zeros(1)
+
+    def meeting() -> None:
+        step()
+        hvd.allreduce_(word, name="bench.in_step", op=hvd.Sum)
+
+    return Task([], meeting, sums=False)
 
 
 def _start_peers(plan: Plan, folder: Path, report: RankReport, version: str) -> Callable[[], None]:

@@ -17,9 +17,12 @@ from hora.lab.bench.plan import TRAININGS, RankReport, Result, Row, cell
 
 __all__ = ["LIMIT_MEANING", "MEANING", "cell_text", "headings", "merge", "remark", "speed_text", "table"]
 
-LIMIT = "limit"
+LIMIT, IN_STEP = "limit", "in_step"
 MEANING = "shares are compared within each round"
-LIMIT_MEANING = "The limit is the same processes training without communicating"
+LIMIT_MEANING = (
+    "The limit is the same processes training without communicating; in step they do so too, but meet once a step with "
+    "four bytes: what is missing there is waiting for the slower worker, and no library can win it back"
+)
 
 
 def merge(reports: list[RankReport]) -> list[Row]:
@@ -100,7 +103,7 @@ def remark(result: Result) -> str:
             times = [
                 f"{result.labels[key]} adds {ratio_text(added / hora)} what Hora adds"
                 for key, added in row.added_us.items()
-                if key not in ("hora", LIMIT) and added > 0
+                if key not in ("hora", LIMIT, IN_STEP) and added > 0
             ]
             if times:
                 return f"To a step of 161 gradients with nothing to hide behind, {', '.join(times)}"

@@ -38,6 +38,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     physical_cores: int = 0  # of a host, hyperthreads counted once; 0: not known
     hosts: int = 1
     workers_per_host: int
+    crowd: int = 0  # workers of a machine, where hosts share one; 0: those of a host
     transport: str = "auto"
     loaders: int = 0
     loads_ahead: bool = True  # whether the workload has use for loader processes
@@ -46,13 +47,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     others: float = 0.0  # the share of the machine that other processes took meanwhile
 
     @property
+    def per_machine(self) -> int:
+        return self.crowd or self.workers_per_host
+
+    @property
     def oversubscribed(self) -> bool:
-        return self.workers_per_host * self.threads > self.cores
+        return self.per_machine * self.threads > self.cores
 
     @property
     def full(self) -> bool:
         """Whether another worker on a host would have no core of its own."""
-        return (self.workers_per_host + 1) * self.threads > self.cores
+        return (self.per_machine + 1) * self.threads > self.cores
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from hora.lab.scaling.verdict import faster, findings
 from hora.lab.throughput.grid import Job, Point
 from hora.lab.throughput.measure import Crew, Say, methods
 from hora.lab.throughput.pool import Pool, plain, ratio
-from hora.lab.throughput.room import cores, physical_cores, workers_per_host
+from hora.lab.throughput.room import Room, cores, physical_cores, workers_per_host
 from hora.lab.timeline import report
 from hora.lab.timeline.words import share_text
 from hora.lab.trial import Outcome, Trial, turns
@@ -34,11 +34,13 @@ TIMELINE_STEPS = 40  # at most; a timeline of more says no more
 NOISY = 0.15  # half of an interval of efficiency that is wider than this needs more runs
 
 
-def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, *, pauses: bool = False) -> None:
-    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. With
-    ``pauses`` validation and checkpoints are measured too, in a run more of each largest job."""
+def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room, *, pauses: bool = False) -> None:
+    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. ``room``
+    is what the largest job has. With ``pauses`` validation and checkpoints are measured too, in a run more of each
+    largest job."""
     grid = list(dict.fromkeys(point for series in wanted for point in series.all_points))
     largest = list(dict.fromkeys(series.largest for series in wanted if series.largest.workers > 1))
+    whole, job = job, _without_saving(job)
     trials = list(_turns(job, grid, {series.remedy for series in wanted}))
     crew = Crew(book, len(trials) + len(largest) * (2 if pauses else 1), say)
     book.notes[:] = [*methods(job), *_methods(wanted)]
@@ -48,12 +50,12 @@ def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, *, pauses:
         book.rows = [row for series in wanted for row in _rows(job, series, pools)]
     brief = msgspec.structs.replace(job, steps=min(job.steps, TIMELINE_STEPS))
     timelines = {point: crew.run(brief.trial(point, 0, timeline=True)) for point in largest}
-    paused = {point: _pauses(job, crew.run(_pausing(job, point))) for point in largest} if pauses else {}
+    paused = {point: _pauses(whole, crew.run(_pausing(whole, point))) for point in largest} if pauses else {}
     book.rows = []
     for series in wanted:
         seen = timelines.get(series.largest)
         read = _report(Path(seen.folder), book.notes) if seen is not None and seen.done else None
-        extra = _Extra(read, paused.get(series.largest), crew.others())
+        extra = _Extra(read, paused.get(series.largest), crew.others(), room)
         book.rows += _rows(job, series, pools, extra)
         book.findings += _findings(job, series, pools, extra)
     book.notes += [*_unsure(book.rows), *crew.cautions()]
@@ -65,6 +67,7 @@ class _Extra(NamedTuple):
     report: report.Report | None = None
     pauses: Pauses | None = None
     others: float = 0.0
+    room: Room | None = None
 
 
 def _turns(job: Job, grid: Sequence[Point], plain_only: Collection[Point | None]) -> Iterator[tuple[Point, Trial]]:
@@ -94,10 +97,16 @@ def _take(pools: dict[tuple[Point, str], Pool], point: Point, outcome: Outcome) 
         pools[point, mode] = Pool([*before, one])
 
 
+def _without_saving(job: Job) -> Job:
+    """The same, but it saves nothing on the way, whatever the user's own job does."""
+    return msgspec.structs.replace(job, options={k: v for k, v in job.options.items() if k != "save_every"})
+
+
 def _pausing(job: Job, point: Point) -> Trial:
     """A run that is short, but validates and saves as the user's would."""
     trial = msgspec.structs.replace(job, steps=PAUSE_STEPS).trial(point, 0)
-    options = {name: value for name, value in trial.options.items() if name != "save_every" or name in job.options}
+    options = {name: value for name, value in trial.options.items() if name != "save_every"}
+    options |= {name: value for name, value in job.options.items() if name == "save_every"}
     return msgspec.structs.replace(trial, name=trial.name.replace(f"-{point.transport}-", "-pauses-"), options=options)
 
 
@@ -136,18 +145,19 @@ def _rows(job: Job, series: Series, pools: Pools, extra: _Extra | None = None) -
                 "global_batch": point.workers * point.batch,
                 "threads": point.threads,
                 "transport": point.transport,
-                "ideal_images_per_s": plain(point.workers * base.images_per_s.value),
-                "limit_images_per_s": plain(limit.images_per_s.value),
-                "limit_efficiency": plain(ratio(limit.speed_draws, base.speed_draws, 1 / point.workers).value),
-                "in_step_images_per_s": plain(in_step.images_per_s.value),
-                "in_step_efficiency": plain(ratio(in_step.speed_draws, base.speed_draws, 1 / point.workers).value),
-                "share_of_limit": plain(ratio(pool.speed_draws, limit.speed_draws).value),
+                "images_per_s": None,  # its place is here; it comes with the facts
                 "speed_up": plain(speed_up.value),
                 "speed_up_low": plain(speed_up.low),
                 "speed_up_high": plain(speed_up.high),
                 "efficiency": plain(efficiency.value),
                 "efficiency_low": plain(efficiency.low),
                 "efficiency_high": plain(efficiency.high),
+                "ideal_images_per_s": plain(point.workers * base.images_per_s.value),
+                "limit_images_per_s": plain(limit.images_per_s.value),
+                "limit_efficiency": plain(ratio(limit.speed_draws, base.speed_draws, 1 / point.workers).value),
+                "in_step_images_per_s": plain(in_step.images_per_s.value),
+                "in_step_efficiency": plain(ratio(in_step.speed_draws, base.speed_draws, 1 / point.workers).value),
+                "share_of_limit": plain(ratio(pool.speed_draws, limit.speed_draws).value),
                 "above_ideal": point.workers > 1 and waterfall.above_ideal(efficiency.value),
                 "slower_than_one": point.workers > 1 and speed_up.high < 1,
                 "waterfall": waterfall.plain(seen.parts) if seen is not None else None,
@@ -186,10 +196,11 @@ def _seen(job: Job, series: Series, point: Point, pools: Pools, extra: _Extra, a
         workers=point.workers,
         batch=point.batch,
         threads=point.threads,
-        cores=cores(),
+        cores=extra.room.cores if extra.room else cores(),
         physical_cores=physical_cores(),
         hosts=_hosts(point.workers, job.hosts),
         workers_per_host=workers_per_host(point.workers, job.hosts),
+        crowd=extra.room.workers if extra.room else 0,
         transport=point.transport,
         loaders=options.loaders,
         loads_ahead=options.loads_ahead,

@@ -46,9 +46,11 @@ def series(
     *,
     transport: str = "auto",
     cores: int,
+    crowd: int = 0,
     hosts: str = "",
 ) -> Series:
-    """The series of a mode; ``batch`` is a worker's in weak scaling and the job's in strong.
+    """The series of a mode; ``batch`` is a worker's in weak scaling and the job's in strong. ``crowd`` workers of the
+    largest job share a machine's ``cores``; by itself as many as are on a host.
 
     >>> [(point.workers, point.batch) for point in series("strong", [1, 2, 4], 64, 1, cores=4).points]
     [(1, 64), (2, 32), (4, 16)]
@@ -72,7 +74,7 @@ def series(
         for count in counts
     ]
     largest = points[-1]
-    fair = max(1, cores // workers_per_host(largest.workers, hosts))
+    fair = max(1, cores // (crowd or workers_per_host(largest.workers, hosts)))
     return Series(
         mode=mode,
         points=tuple(points),

@@ -13,7 +13,7 @@ import math
 import msgspec
 
 from hora.lab.bench.figures import time_text
-from hora.lab.scaling.evidence import Evidence, Link
+from hora.lab.scaling.evidence import Evidence, Link, Place
 from hora.lab.scaling.waterfall import above_ideal
 from hora.lab.timeline.verdict import WORTH, Finding
 from hora.lab.timeline.words import plural, share_text, size_text
@@ -200,7 +200,8 @@ def _bandwidth(seen: Evidence, share: float) -> Finding:
         )
         gain, follow = share, "--transport auto"
     elif place.compression == "none" and place.hosts > 1:
-        changes.append(f"Send half as much, --set compression=bf16: up to {share_text(share / 2)} less time a step")
+        gain = _half_the_bytes(seen, share)
+        changes.append(f"Send half as much, --set compression=bf16: {share_text(gain)} less time a step")
         follow = "--set compression=bf16"
     more = 1 / (1 - share / 2) - 1
     often = "--set accumulate=2, or twice the batch" if place.accumulates else "twice the batch"
@@ -222,6 +223,14 @@ def _bandwidth(seen: Evidence, share: float) -> Finding:
         change=". ".join(changes),
         follow=follow,
     )
+
+
+def _half_the_bytes(seen: Evidence, share: float) -> float:
+    """What half the bytes would save: half the time that they are on their way, of which some is hidden and stays so,
+    but no more than is not hidden."""
+    if not math.isfinite(seen.bytes_per_s) or not math.isfinite(seen.gradient_bytes):
+        return share / 2
+    return min(share, seen.gradient_bytes / seen.bytes_per_s / seen.total_s / 2)
 
 
 def _latency(seen: Evidence, share: float) -> Finding:
@@ -268,10 +277,10 @@ def _input(seen: Evidence) -> list[Finding]:
     """What all workers wait for data; if the first is a slow rank, what it waits more than the others is its own."""
     own = seen.slow_rank_share if seen.slow_rank == 0 else 0.0
     share, place = max(0.0, seen.share("data") - own), seen.place
-    busy = seen.cpu_share * place.cores >= 0.85 * min(place.cores, place.workers_per_host * place.threads)
-    spare = place.cores - place.workers_per_host * place.threads
+    busy = seen.cpu_share * place.cores >= 0.85 * min(place.cores, place.per_machine * place.threads)
+    spare = place.cores - place.per_machine * place.threads
     follow = ""
-    if busy and spare < place.workers_per_host:
+    if busy and spare < place.per_machine:
         how = (
             f"The cores are busy meanwhile ({share_text(seen.cpu_share)}): it is computing (decoding, augmentation), "
             "and loader processes need cores of their own. Make it cheaper: smaller pictures, data decoded before"
@@ -304,19 +313,25 @@ def _input(seen: Evidence) -> list[Finding]:
     ]
 
 
+def _where(place: Place) -> str:
+    if place.hosts == 1:
+        return ""
+    return " of each host" if place.per_machine == place.workers_per_host else ", as these hosts are one machine"
+
+
 def _oversubscription(seen: Evidence, waiting: float) -> list[Finding]:
     place = seen.place
     share = max(seen.share("company") + waiting, _known(seen.remedy.value))
-    running = place.workers_per_host * place.threads
+    running = place.per_machine * place.threads
     what = (
-        f"{plural(place.workers_per_host, 'worker')} with {plural(place.threads, 'thread')} each are {running} threads "
+        f"{plural(place.per_machine, 'worker')} with {plural(place.threads, 'thread')} each are {running} threads "
         f"on {plural(place.cores, 'core')}"
-        + (" of each host" if place.hosts > 1 else "")
+        + _where(place)
         + f": without any communication a step takes {_ms(seen.typical_s)}; one worker alone takes {_ms(seen.alone_s)}"
     )
     gain, follow = _known(seen.remedy.value), ""
     if seen.remedy_threads:
-        fitting = place.workers_per_host * seen.remedy_threads
+        fitting = place.per_machine * seen.remedy_threads
         extent = f"{share_text(gain)} less time a step, measured" if gain >= 0.01 else "no time, measured"
         change = f"Give each worker {plural(seen.remedy_threads, 'thread')} (--threads {seen.remedy_threads}): {extent}"
         follow = f"--threads {seen.remedy_threads}"
@@ -346,7 +361,7 @@ def _machine(seen: Evidence) -> list[Finding]:
     place, share = seen.place, seen.share("company")
     if seen.company.low <= 0:
         return []  # it may be chance
-    running = place.workers_per_host * place.threads
+    running = place.per_machine * place.threads
     title = "the workers slow each other down without communicating"
     cause = "Each has cores of its own, so they share what cores share: caches, memory bandwidth, power"
     change = (
@@ -383,16 +398,17 @@ def _machine(seen: Evidence) -> list[Finding]:
 def _small_batch(seen: Evidence) -> list[Finding]:
     place, share = seen.place, seen.share("small batch")
     whole = place.batch * place.workers
+    gain = share + seen.share("moving") * (1 - 1 / place.workers)  # the same bytes for as many more images
     return [
         Finding(
             kind="small batch",
             title=f"a batch of {place.batch} computes less efficiently than one of {whole}",
             share=share,
-            gain=share,
+            gain=gain,
             what=f"One worker alone takes {_ms(seen.alone_s)} for {plural(place.batch, 'image')}, which is "
             f"{share_text(share)} of a step more than that part of {plural(whole, 'image')} takes it",
             change="Keep the batch of each worker (weak scaling), and let the learning rate follow the job's "
-            f"(`hora plan`): {share_text(share)} less time for as many images",
+            f"(`hora plan`): {share_text(gain)} less time for as many images",
             follow="--weak",
         )
     ]
@@ -445,7 +461,7 @@ def _above(seen: Evidence) -> Finding:
 
 def _compute(seen: Evidence, lost: float) -> Finding:
     place, rest = seen.place, max(0.0, 1 - lost)
-    free = place.cores // place.workers_per_host
+    free = place.cores // place.per_machine
     spare = (
         f"there are cores for {plural(free, 'thread')} a worker (--threads {free}); " if free > place.threads else ""
     )

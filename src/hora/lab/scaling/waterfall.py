@@ -93,7 +93,10 @@ def parts(levels: Levels) -> list[Part]:
         named += [("waiting", levels.in_step), ("moving", levels.job)]
     else:
         named.append(("communication", levels.job))
-    seconds = {"computing": min(levels.ideal, levels.job)}
+    typical = levels.limit if math.isfinite(levels.limit) else levels.ideal
+    seconds = {
+        "computing": min(levels.ideal, typical, levels.job)
+    }  # if the first rank is the slow one, so is one alone
     reached = itertools.accumulate(
         (level for _, level in named), lambda at, level: min(levels.job, max(at, level)), initial=seconds["computing"]
     )

@@ -145,6 +145,8 @@ def trial_text(trial: Trial) -> str:
         words.append("by turns")
     if trial.timeline:
         words.append("timeline")
+    if "-pauses-" in trial.name:
+        words.append("with its pauses")
     return ", ".join(words)
 
 

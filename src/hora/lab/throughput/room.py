@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import resource
+import subprocess
+import sys
+from typing import NamedTuple
 
 import psutil
 
+from hora.config import env
 from hora.lab.timeline.words import share_text
 from hora.lab.trial import usage
 from hora.launch.hosts import parse_hosts
 from hora.launch.placement import read_topology
 
-__all__ = ["Watch", "cores", "fair_threads", "physical_cores", "workers_per_host"]
+__all__ = ["Room", "Watch", "cores", "fair_threads", "physical_cores", "survey", "workers_per_host"]
 
+_SURVEY_S = 120.0
+_ASKED = (
+    "import os; boot = open('/proc/sys/kernel/random/boot_id').read().strip(); "
+    "print('room', boot, len(os.sched_getaffinity(0)), flush=True)"
+)
 BUSY = 0.1  # of the cores, taken by others, is worth a caution
 
 
@@ -50,6 +61,54 @@ def fair_threads(workers: int, hosts: str = "", *, of: int | None = None) -> int
     (4, 1, 4)
     """
     return max(1, (cores() if of is None else of) // workers_per_host(workers, hosts))
+
+
+class Room(NamedTuple):
+    """The machine that has the fewest cores for each of its workers."""
+
+    cores: int
+    workers: int
+
+    @property
+    def threads(self) -> int:
+        """That each worker can have, if each thread is to have a core.
+
+        >>> Room(8, 2).threads, Room(2, 4).threads
+        (4, 1)
+        """
+        return max(1, self.cores // self.workers)
+
+
+def survey(workers: int, hosts: str) -> Room:
+    """Where so many workers would be. Other hosts are asked, by a job that does nothing else: how many cores they have,
+    and whether two of them are one machine, as containers are. If that fails they are taken to be like this one."""
+    if not hosts:
+        return Room(cores(), workers)
+    command = [sys.executable, "-m", "hora", "run", "-np", str(workers), "-H", hosts, "--no-bind", sys.executable, "-c"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [*command, _ASKED], env=dict(env.environ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_SURVEY_S,
+        )  # fmt: skip
+        if (found := fullest(done.stdout)) is not None:
+            return found
+    return Room(cores(), workers_per_host(workers, hosts))
+
+
+def fullest(said: str) -> Room | None:
+    """The room of the fullest machine that is spoken of; None if none is.
+
+    >>> fullest("[0]<stdout>:room 7c5e-1 2\\n[1]<stdout>:room 7c5e-1 2\\n[2]<stdout>:room 99aa-2 8\\n")
+    Room(cores=2, workers=2)
+    """
+    machines: dict[str, list[int]] = {}
+    for machine, count in re.findall(r"room ([0-9a-f-]+) (\d+)", said):
+        machines.setdefault(machine, []).append(int(count))
+    return min(
+        (Room(max(counts), len(counts)) for counts in machines.values()),
+        key=lambda room: room.cores / room.workers,
+        default=None,
+    )
 
 
 class Watch:

@@ -1,0 +1,96 @@
+"""Which trials there are, and what rows, waterfall and findings come of them, with trials that are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hora.lab import records
+from hora.lab.scaling import measure
+from hora.lab.scaling.series import series
+from hora.lab.throughput.grid import Job
+from hora.lab.throughput.room import Room
+from hora.lab.trial import Outcome, Trial, turns
+
+STEPS = {"limit": (0.11, 0.12), "in step": (0.13, 0.13), "together": (0.15, 0.15)}
+
+
+def made_up(trial: Trial, folder: Path, **_: Any) -> Outcome:
+    """One worker takes 100 ms a step; two take STEPS. A validation takes 1 s and a checkpoint 0.5 in 100 steps."""
+    result: dict[str, Any] = {"global_batch": 32 * trial.workers, "steps_per_epoch": 100, "validation_s": 1.0,
+                              "save_s": 0.5}  # fmt: skip
+    outcome = Outcome(trial=trial, state="done", folder=str(folder), result=result, step_s=[0.1] * 8, data_s=0.0,
+                      images_per_s=320.0, seconds=1.0)  # fmt: skip
+    if trial.by_turns:
+        result["by_turns"] = {mode: [[seconds] * 8 for seconds in ranks] for mode, ranks in STEPS.items()}
+        result["by_turns"] |= {"data": {mode: [0.0, 0.0] for mode in STEPS}, "meeting": 0.0}
+        turns.take(outcome, "together")
+    return outcome
+
+
+def measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str = "mnist", pauses: bool = False, **options: Any
+) -> tuple[records.Book, list[Trial]]:
+    tried: list[Trial] = []
+
+    def run(trial: Trial, folder: Path, **more: Any) -> Outcome:
+        tried.append(trial)
+        return made_up(trial, folder, **more)
+
+    monkeypatch.setattr("hora.lab.trial.run", run)
+    job = Job(workload=workload, steps=30, repeats=2, options=options)
+    wanted = [series("weak", [1, 2], 32, 1, cores=2)]
+    with records.experiment("scaling", "t", {}, tmp_path / "x", tmp_path / "runs", []) as book:
+        measure.measure(job, wanted, book, lambda line: None, Room(2, 2), pauses=pauses)
+    return book, tried
+
+
+def test_rows_have_all_three_references_and_the_waterfall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 100 ms alone: 10 in company (of the faster), 20 waiting, 20 moving, and 15 of pauses: 165."""
+    book, _ = measured(tmp_path, monkeypatch, pauses=True)
+    one, two = book.rows
+    assert one["waterfall"] is None and not one["above_ideal"]
+    assert two["efficiency"] == pytest.approx(100 / 150, rel=1e-4) and two["in_step_efficiency"] == pytest.approx(
+        10 / 13
+    )
+    assert two["limit_images_per_s"] == pytest.approx(32 / 0.11 + 32 / 0.12, rel=1e-4)
+    assert {part["part"]: part["ms"] for part in two["waterfall"]} == {
+        "computing": 100, "company": 10, "waiting": 20, "moving": 20, "data": 0, "pauses": 15
+    }  # fmt: skip
+    assert sum(part["share"] for part in two["waterfall"]) == pytest.approx(1.0, abs=1e-5)
+    assert not two["above_ideal"] and not two["slower_than_one"] and two["link"] is None
+
+
+def test_findings_agree_with_the_waterfall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, _ = measured(tmp_path, monkeypatch)
+    shares = {part["part"]: part["share"] for part in book.rows[1]["waterfall"]}
+    assert shares["pauses"] is None, "which was not measured"
+    found = {finding["kind"]: finding["share"] for finding in book.findings}
+    assert found["bandwidth"] == pytest.approx(shares["moving"], abs=1e-5)
+    assert found["imbalance"] == pytest.approx(shares["waiting"], abs=1e-5)
+
+
+def test_several_workers_take_turns_in_one_run_and_nothing_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tried = measured(tmp_path, monkeypatch, pauses=True, save_every=0.25)
+    kinds = [(trial.workers, trial.by_turns, trial.timeline, trial.options.get("save_every")) for trial in tried]
+    turn = [(1, False, False, 0), (2, True, False, 0)]
+    assert kinds == [*turn, *turn, (2, False, True, 0), (2, False, False, 0.25)], "but where that is what is measured"
+
+
+def test_keras_has_a_limit_of_its_own_and_no_in_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, tried = measured(tmp_path, monkeypatch, framework="keras")
+    assert not any(trial.by_turns for trial in tried) and sum(trial.independent for trial in tried) == 2
+    names = [part["part"] for part in book.rows[1]["waterfall"]]
+    assert "communication" in names and "waiting" not in names and book.rows[1]["in_step_images_per_s"] is None
+
+
+def test_more_than_ideal_is_flagged_and_cautioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster = dict.fromkeys(STEPS, (0.07, 0.07))
+    monkeypatch.setattr("tests.lab.scaling.test_measure.STEPS", faster)
+    book, _ = measured(tmp_path, monkeypatch)
+    assert book.rows[1]["above_ideal"] and book.findings[0]["kind"] == "above ideal"
+    assert any("143 %" in note and "not to be believed" in note for note in book.notes)
