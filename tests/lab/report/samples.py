@@ -188,7 +188,7 @@ def scaling(folder: Path, *, timeline: bool = True) -> Path:
         "gain": 0.11,
         "rank": 1,
         "what": "The others wait for rank 1 12 % of the time",
-        "change": "Look at what rank 1 does before it submits: data loading, <logging> & checkpoints",
+        "change": "Look at what rank 1 does before it submits: data, <logging> & checkpoints; see `hora doctor`",
     }
     notes = ["images/s: over the median step; warm-up steps are left out", "weak scaling: every worker's batch stays"]
     return experiment(

@@ -203,4 +203,5 @@ def test_the_plots_are_files_too(written: Written) -> None:
 
 
 def test_what_comes_from_outside_is_words_and_not_markup(browser: Browser) -> None:
+    assert browser.value("document.querySelector('.findings code').innerText") == "hora doctor"
     assert "<logging> &" in browser.value("document.querySelector('.findings').innerText")

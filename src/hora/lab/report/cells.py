@@ -16,7 +16,7 @@ from hora.lab.timeline.words import share_text, size_text
 __all__ = ["Cell", "Column", "Table", "heading", "number_text", "table", "text_of"]
 
 _SHARES = {"efficiency", "accuracy", "top1", "top5", "share", "error"}
-_SHARE_ENDS = ("_share", "_efficiency", "accuracy", "_top1", "_top5", "_error")
+_SHARE_ENDS = ("_share", " of the limit", "_efficiency", "accuracy", "_top1", "_top5", "_error")
 _TIMES = {"speedup", "speed_up"}
 _WHOLE = {
     "workers", "batch", "global_batch", "threads", "seed", "seeds", "steps", "epoch", "epochs", "best_epoch", "hosts",
@@ -209,9 +209,11 @@ def table(
 
 def _span(low: str, high: str) -> str:
     """
-    >>> _span("93 %", "96 %"), _span("1.86x", "1.93x"), _span("2,910", "3,060")
-    ('93 to 96 %', '1.86 to 1.93x', '2,910 to 3,060')
+    >>> _span("93 %", "96 %"), _span("1.86x", "1.93x"), _span("2,910", "3,060"), _span("1.00x", "1.00x")
+    ('93 to 96 %', '1.86 to 1.93x', '2,910 to 3,060', '')
     """
+    if low == high:
+        return ""  # as sure as can be: what others are measured by
     for unit in (" %", "x"):
         if low.endswith(unit) and high.endswith(unit):
             low = low.removesuffix(unit)

@@ -319,7 +319,13 @@ def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
             for part in top["waterfall"]
         ]
         title = f"From ideal to measured: {measured.name}, {int(top['workers'])} workers{of}"
-        yield figures, cells.table(lines, title, about=measured.about)
+        note = f"Not measured: {', '.join(unknown)} (hora lab scaling --pauses)." if unknown else ""
+        yield (
+            figures,
+            cells.table(
+                [line for line in lines if line["time_ms"] is not None], title, note=note, about=measured.about
+            ),
+        )
 
 
 def _part_text(part: Mapping[str, Any]) -> str:

@@ -91,6 +91,7 @@ def write(paths: Sequence[Path], page: Path, plots: Path | None = None, title: s
 def _title(gathered: Gathered) -> str:
     titles = list(dict.fromkeys(measured.experiment.title for measured in gathered.experiments))
     workloads = {title.partition(": ")[0] for title in titles}
+    workloads |= {ran.file.workload for ran in gathered.runs if ran.file and titles}
     if len(workloads) == 1 and len(titles) < 5:
         named = [title.partition(": ")[2] or title for title in titles]
         return f"{next(iter(workloads))}: {_listed(named)}"
