@@ -98,6 +98,14 @@ def test_more_than_ideal_is_flagged_and_never_headlined(tmp_path: Path) -> None:
     assert "no answer" in str(answer.answer(gather([place])).words[0])
 
 
+def test_more_than_the_limit_is_no_headline_either(tmp_path: Path) -> None:
+    place = samples.throughput(tmp_path / "throughput")
+    rows = open_experiment(place).rows
+    assert "of the limit" in str(answer.answer(gather([place])).words[0])
+    edit(place, rows=[row | {"share_of_limit": 2.26} for row in rows])
+    assert "226" not in str(answer.answer(gather([place])).words[0])
+
+
 def test_every_experiment_gets_its_plots(tmp_path: Path) -> None:
     for make in (samples.throughput, samples.quality, samples.sweep):
         make(tmp_path / make.__name__)

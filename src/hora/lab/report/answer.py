@@ -200,7 +200,9 @@ def _throughput(measured: Measured) -> list[str]:
     of_limit = number(best, "share_of_limit")
     limit = (
         f", {share_text(of_limit)} of the limit without communication"
-        if best["workers"] > 1 and math.isfinite(of_limit)
+        if best["workers"] > 1
+        and math.isfinite(of_limit)
+        and not above_ideal(of_limit)  # more than the limit cannot be
         else ""
     )
     return [f"the fastest is {number_text(number(best, 'images_per_s'))} images/s, with {name}{limit}"]
