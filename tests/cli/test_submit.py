@@ -52,6 +52,34 @@ def test_a_job(cluster: Stubs, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "runs"),
+    [
+        ("hora train mnist --epochs 2", "train-mnist", "(hora train mnist -np 8 --epochs 2)"),
+        ("hora train mnist -np 4", "train-mnist", "(hora train mnist -np 4)"),
+        ("python -m hora train mnist", "train-mnist", "(python -m hora train mnist -np 8)"),
+        ("hora lab scaling mnist --workers 1,8", "scaling-mnist", "(hora lab scaling mnist --workers 1,8)"),
+        ("hora lab quality mnist --workers 1,32", "quality-mnist", "(hora lab quality mnist --workers 1,32)"),
+        ("hora run -np 2 python my.py", "my", "(hora run -np 2 python my.py)"),
+    ],
+)
+def test_commands_of_hora_run_once_under_their_own_name(cluster: Stubs, command: str, name: str, runs: str) -> None:
+    done = submit(
+        cluster, "--scheduler", "slurm", "--nodes", "2", "--tasks-per-node=4", "--dry-run", *command.split()
+    )  # fmt: skip
+    assert f"#SBATCH --job-name={name}\n" in done.stdout, done.stderr
+    assert f'command={runs}\nsay "${{command[*]}}"\n"${{command[@]}}"\n' in done.stdout
+
+
+def test_placeholders_are_read_as_what_they_will_be(cluster: Stubs) -> None:
+    done = submit(
+        cluster, "--scheduler", "slurm", "--dry-run", "--stage", "m.tar", "--chain", "2", "--epochs-per-job", "3",
+        "--checkpoint-arg", "--resume auto", "hora", "train", "mnist", "--data", "{stage}/m", "--epochs", "{epochs}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 'command=(hora train mnist -np 1 --data "$stage"/m --epochs "$((job * 3))")' in done.stdout
+
+
 def test_a_dry_run_leaves_no_trace(cluster: Stubs, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     done = submit(cluster, "--scheduler", "slurm", "--chain", "2", "--dry-run", "python", "train.py", "--dry-run")
@@ -81,10 +109,19 @@ def test_the_environment_hora_runs_in_is_the_jobs(cluster: Stubs) -> None:
         ("--scheduler slurm --stage set.tar x", "{stage}"),
         ("--scheduler pbs --qos high x", "--qos"),
         ("--scheduler slurm --dance x", "--dance"),
+        ("--scheduler slurm hora train mnist --epochss 2", "--epochss"),
+        ("--scheduler slurm hora train mnist --batch 0", "--batch 0"),
+        ("--scheduler slurm hora train", "hora train"),
+        ("--scheduler slurm hora train mnst", "mnst"),
+        ("--scheduler slurm --nodes 2 hora train mnist -np 3", "2 x 1 tasks"),
+        ("--scheduler slurm hora lab scaling mnist --set lrr=1 --workers 1", "lrr"),
+        ("--scheduler slurm hora lab scaling mnist --workers 1,2", "2 workers"),
+        ("--scheduler slurm --launcher srun hora lab scaling mnist", "--launcher srun"),
+        ("--scheduler slurm --requeue --checkpoint-arg '--resum auto' hora train mnist", "--resum"),
     ],
 )
 def test_wrong_usage(cluster: Stubs, arguments: str, named: str) -> None:
-    done = submit(cluster, *arguments.split())
+    done = submit(cluster, *shlex.split(arguments))
     assert done.returncode == 2 and named in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 3 and not done.stdout
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,16 +44,41 @@ def test_a_job_on_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
     assert job.exit_code == 0, output
 
 
+def test_an_experiment_runs_once_and_starts_its_own_workers(slurm: Slurm, tmp_path: Path) -> None:
+    hora = [sys.executable, "-m", "hora"]
+    what = ["lab", "throughput", "synthetic", "--workers", "2", "--steps", "10", "--repeats", "1", "--out", "made"]
+    small = ["--batch", "2", "--set", "model=mnist"]
+    [job] = submit(slurm, tmp_path, "--nodes", "2", "--time", "5m", *hora, *what, *small)
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0 and output.lower().count("kept in made") == 1, output
+    [run] = (tmp_path / "made" / "trials").glob("2w-*-auto-1")
+    assert json.loads((run / "run.json").read_text())["workers"] == 2
+    assert json.loads((run / "outcome.json").read_text())["trial"]["hosts"] == "h1:1,h2:1"  # the allocation's
+
+
+def test_a_workload_runs_on_all_that_was_asked_for(slurm: Slurm, tmp_path: Path) -> None:
+    hora = [sys.executable, "-m", "hora", "train", "synthetic", "--model", "mnist", "--batch", "2"]
+    few = ["--max-steps", "3", "--out", "made"]
+    [job] = submit(slurm, tmp_path, "--nodes", "2", *hora, *few)
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0, output
+    assert json.loads((tmp_path / "made" / "run.json").read_text())["workers"] == 2
+    assert "2 workers on h1:1,h2:1, started by srun" in output
+
+
 def test_staged_data_is_on_every_node(two_hosts: Cluster, slurm: Slurm, tmp_path: Path) -> None:
-    data = tmp_path / "data.txt"
-    data.write_text("forty-two")
+    (tmp_path / "data.txt").write_text("forty-two")
+    data = tmp_path / "set.tar"
+    with tarfile.open(data, "w") as archive:
+        archive.add(tmp_path / "data.txt", "set/data.txt")
     script = tmp_path / "read.py"
     script.write_text(
         "import sys, socket; print(socket.gethostname(), open(sys.argv[1]).read(), sys.argv[1], flush=True)"
     )
-    what = ["--nodes", "2", "--tasks-per-node", "2", "--stage", data, "python", script, "{stage}/data.txt"]
-    [job] = submit(slurm, tmp_path, *what)
+    what = ["--nodes", "2", "--tasks-per-node", "2", "--stage", data, "python", script, "{stage}/set/data.txt"]
+    [job] = submit(slurm, tmp_path, "--env", "HOSTNAME=login", *what)
     output = job.wait(JOB_S)
+    assert all(f"{host.name}: {data} is now in" in output for host in two_hosts.hosts), output
     read = re.findall(r"(h\d) forty-two (\S+)", output)
     assert sorted(host for host, _ in read) == ["h1", "h1", "h2", "h2"], output
     assert all(path != str(data) for _, path in read), output

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -151,7 +152,7 @@ def test_what_somebody_else_put_in_its_place_is_refused(
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("nothing", "does not exist on this host"),
+        ("nothing", f"does not exist on {socket.gethostname()}"),
         ("shared/images/train/b/2.JPEG", "neither a folder nor a tar"),
         ("empty", "no files to stage"),
     ],

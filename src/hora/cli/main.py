@@ -11,14 +11,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 
 from hora import __version__
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError, WorkersFailed
 
-__all__ = ["main"]
+__all__ = ["main", "parse"]
 
 # name: (module, what the list of commands says). The module offers the click command under the same name.
 _COMMANDS = {
@@ -56,6 +56,24 @@ class _LazyGroup(click.Group):
 @click.version_option(__version__, "-v", "--version", prog_name="hora")
 def _hora() -> None:
     """Scale a training script from one process to many, and see whether it was worth it."""
+
+
+def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The subcommand and the values of its options, read as `hora WORDS` would, which is not run. Raises what it would.
+
+    >>> parse(["train", "mnist", "--epochs", "2"])[1]["epochs"]
+    2.0
+    """
+    context, command, rest = click.Context(_hora, info_name="hora"), cast(click.Command, _hora), list(words)
+    while isinstance(command, click.Group):
+        if not rest:
+            raise UsageError(f"'{context.command_path}' is no whole command: say what to do.")
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        command = found
+        if isinstance(command, click.Group):
+            context = click.Context(command, info_name=name, parent=context)
+    return words[0], command.make_context(name, rest, parent=context).params
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hora.cli.workers import option, say
 from hora.errors import EnvironmentUnfit, UsageError
@@ -44,7 +45,7 @@ _OPTIONS = (
     option("--array", default="", metavar="0-9", help="Run it once for each number; {task} in the command is it."),
     _many("--directive", metavar="TEXT", help="Another directive, such as --mail-type=END; repeatable."),
     # How it runs
-    option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: the script's or module's]"),
+    option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: that of what it runs]"),
     option("-o", "--output", default="", metavar="DIR/|PATTERN",
             help="Output file: %x name, %j job.  [default: logs/%x-NODESxTASKS-%j.log]"),
     _many("--module", "-m", metavar="NAME", help="Module to load; repeatable."),
@@ -101,8 +102,9 @@ submit = click.Command(
     "submit",
     callback=_submit,
     params=list(_OPTIONS),
-    help="Write a job script that runs COMMAND under a scheduler, and submit it. The script stands alone: read it with "
-    "--dry-run, keep it, change it. Job ids are printed, one a line.",
+    help="Write a job script that runs COMMAND under a scheduler, and submit it. COMMAND is a script for "
+    "every worker, or one of Hora's own (hora train, hora lab …), which is run once and starts its workers itself. "
+    "The script stands alone: read it with --dry-run, keep it, change it. Job ids are printed, one a line.",
     context_settings={
         "allow_interspersed_args": False,
         "help_option_names": ["-h", "--help"],
@@ -122,7 +124,7 @@ def _scheduler_here() -> str:
 def _order(given: dict[str, Any]) -> work.Order:
     requeues = given["max_requeues"] or (_REQUEUES if given["requeue"] else 0)
     warn = given["signal"] or (_WARN if requeues else None)
-    return work.Order(
+    order = work.Order(
         command=given["command"],
         name=given["name"] or read.name_of(given["command"]),
         nodes=given["nodes"],
@@ -153,6 +155,41 @@ def _order(given: dict[str, Any]) -> work.Order:
         warn=read.parse_warn(warn) if warn else None,
         max_requeues=requeues,
     )
+    return msgspec.structs.replace(order, command=_checked(order))
+
+
+def _checked(order: work.Order) -> tuple[str, ...]:
+    """The command; one of Hora's own is read as the job will, so that what it refuses is refused before the queue, and
+    `hora train` gets the workers to start."""
+    own = read.hora_words(order.command)
+    if own is None or own[:1] == ("run",):
+        return order.command
+    from hora.cli.main import parse
+
+    values = {"stage": order.stage_dir or "/tmp", "job": "1", "task": "0", "epochs": str(order.epochs_per_job)}
+    words = [*own, *order.checkpoint_args]
+    for name in order.placeholders:
+        words = [word.replace(f"{{{name}}}", values[name]) for word in words]
+    kind, given = parse(words)
+    if kind == "train":
+        from hora.cli.train import STARTERS, read_options
+
+        read_options(own[1], given)
+        if order.starts_workers and all(given[name] is None for name in STARTERS):
+            place = len(order.command) - len(own) + 2  # after the workload
+            return (*order.command[:place], "-np", str(order.tasks), *order.command[place:])
+    elif kind == "lab" and given.get("workload"):
+        from hora.cli.lab.flags import numbers, settings
+
+        settings(given["workload"], given.get("sets") or ())
+        if own[1] in ("scaling", "throughput"):  # others emulate the workers that there is no room for
+            given["np"] = max(numbers(given["workers"], "--workers"))
+    if isinstance(given.get("np"), int) and given["np"] > order.tasks and not given.get("hosts"):
+        raise UsageError(
+            f"the command starts {given['np']} workers, and the job has {order.nodes} x {order.tasks_per_node} tasks. "
+            "Ask for more with --nodes or --tasks-per-node, or start fewer."
+        )
+    return order.command
 
 
 def _venv(asked: str | None) -> str:

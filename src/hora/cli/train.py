@@ -15,14 +15,14 @@ from hora.cli import workers
 from hora.errors import UsageError
 from hora.workloads import WORKLOADS, Options, options_of
 
-__all__ = ["train"]
+__all__ = ["STARTERS", "read_options", "train"]
 
 _LAUNCHING = (
     *workers.OPTIONS,
     workers.switch("--independent", help="Each worker trains by itself: the speed if communication cost nothing."),
     workers.switch("--by-turns", help="Measure by turns each worker by itself, in step, and all together."),
 )
-_STARTERS = ("np", "hosts", "hostfile", "on")
+STARTERS = ("np", "hosts", "hostfile", "on")
 
 
 class _Workloads(click.Group):
@@ -49,7 +49,7 @@ def _command(name: str) -> click.Command:
     kind = options_of(name)
     return click.Command(
         name,
-        callback=lambda **given: _train(kind, given),
+        callback=lambda **given: _train(name, given),
         params=[*_LAUNCHING, *_flags(kind)],
         help=f"{WORKLOADS[name]} Data: --data DIR. What is learned and measured goes to --out DIR.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -88,10 +88,17 @@ def _type(hint: Any) -> Any:
     return kinds[0]
 
 
-def _train(kind: type[Options], given: Mapping[str, Any]) -> int:
+def read_options(workload: str, given: Mapping[str, Any]) -> Options:
+    """The workload's options out of all that was given, checked."""
     launching = {option.name for option in _LAUNCHING}
-    options = kind.of({name: value for name, value in given.items() if name not in launching and value is not None})
-    if any(given[name] is not None for name in _STARTERS):
+    return options_of(workload).of(
+        {name: value for name, value in given.items() if name not in launching and value is not None}
+    )
+
+
+def _train(workload: str, given: Mapping[str, Any]) -> int:
+    options = read_options(workload, given)
+    if any(given[name] is not None for name in STARTERS):
         return _launch(options, given)
     source = click.get_current_context().get_parameter_source
     for option in _LAUNCHING:

@@ -13,6 +13,7 @@ import hashlib
 import lzma
 import os
 import shutil
+import socket
 import tarfile
 import threading
 import time
@@ -34,6 +35,7 @@ NOTE = ".staged-by-hora.json"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _COPIERS = 8  # files in flight: a shared file system answers slowly, but many at once
 _AT_ONCE = 4096  # of a million files, not all wait in memory
+_PARTS = {"train", "val", "test"}  # folders that keep their name, though they be all that a tar file has
 _RESERVE = 1.02  # of the size; a file takes whole blocks
 
 
@@ -117,7 +119,9 @@ def staged_name(source: Path) -> str:
 
 def _check(source: Path, target: Path) -> None:
     if not source.exists():
-        raise UsageError(f"{source} does not exist on this host. Check the path; is its file system mounted here?")
+        raise UsageError(
+            f"{source} does not exist on {socket.gethostname()}. Check the path; is its file system mounted there?"
+        )
     if not source.is_dir() and not source.name.endswith(_ARCHIVES):
         raise UsageError(f"{source} is neither a folder nor a tar file ({', '.join(_ARCHIVES)}). Give one of these.")
     if not staged_name(source):
@@ -200,6 +204,19 @@ def _unpack(source: Path, part: Path, mine: Turn) -> None:
                 mine.progress(f"unpacking {source}", packed.tell(), total)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise BadData(f"{source} cannot be unpacked: {error}. It was cut off, altered, or is not a tar file.") from None
+    _without_top(part)
+
+
+def _without_top(part: Path) -> None:
+    """What ``tar -cf set.tar set/`` packed is the data itself, not a folder with a folder of it."""
+    inside = list(part.iterdir())
+    if len(inside) != 1 or inside[0].is_symlink() or not inside[0].is_dir() or inside[0].name in _PARTS:
+        return
+    top = inside[0].rename(part / f".top-{os.getpid()}")  # it may hold one of its own name
+    top.chmod(0o700)
+    for each in list(top.iterdir()):
+        each.rename(part / each.name)
+    top.rmdir()
 
 
 def _source_files(source: Path) -> list[_File]:
@@ -265,6 +282,6 @@ def _read_note(target: Path) -> _Note | None:
 
 def _no_room(source: Path, target: Path, needed: int, free: int) -> EnvironmentUnfit:
     return EnvironmentUnfit(
-        f"{source} takes at least {size_text(needed)}, and {target.parent} has {size_text(free)} free. Nothing was "
-        "left there. Make room, or give a folder on another disk with --to."
+        f"{source} takes at least {size_text(needed)}, and {target.parent} on {socket.gethostname()} has "
+        f"{size_text(free)} free. Nothing was left there. Make room, or give a folder on another disk with --to."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ PHONE = 390
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Everything there is, on one page."""
     place = tmp_path_factory.mktemp("report")
-    for make in (samples.scaling, samples.throughput, samples.quality, samples.sweep):
+    for make in (samples.scaling, samples.throughput, samples.quality, samples.sweep, samples.study, samples.gan):
         make(place / "runs" / make.__name__)
     samples.run(place / "runs" / "alone-1", 1)
     samples.run(place / "runs" / "alone-2", 2)
@@ -96,7 +97,7 @@ def test_the_legend_hides_a_series_and_shows_it_again(browser: Browser) -> None:
     assert browser.value(f"{button}.getAttribute('aria-pressed')") == "true"
 
 
-@pytest.mark.parametrize("width", [PHONE, 768, 1600])
+@pytest.mark.parametrize("width", [PHONE, 800, 1300])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_every_screen(browser: Browser, width: int, dark: bool) -> None:
     browser.look(width=width, dark=dark)
@@ -106,7 +107,47 @@ def test_it_fits_every_screen(browser: Browser, width: int, dark: bool) -> None:
     inside = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, svg, details'))"
     over = f"{inside}.filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))"
     browser.wait_for(f"{over}.length === 0")
+    tables = "[...document.querySelectorAll('.scroll')].filter(box => box.clientWidth)"
+    browser.wait_for(f"{tables}.every(box => box.scrollWidth <= box.clientWidth + 1)")  # no table scrolls either
+    cards = browser.value(f"{tables}.filter(box => box.classList.contains('cards')).length")
+    assert (cards > 0) == (width < 1300)  # on a phone, lists of cards; on a desk, tables
     browser.look()
+
+
+def test_a_table_is_cards_on_a_phone_and_a_table_again(browser: Browser) -> None:
+    box = "document.querySelector('#scaling .scroll')"
+    browser.look(width=PHONE)
+    browser.wait_for(f"{box}.classList.contains('cards')")
+    cell = f"{box}.querySelector('td[data-label=\\'images/s\\']')"
+    assert browser.value(f"getComputedStyle({cell}, '::before').content") == '"images/s"'
+    browser.look(width=1300)
+    browser.wait_for(f"!{box}.classList.contains('cards')")
+    browser.look()
+
+
+def test_predictions_are_hollow_and_dotted(browser: Browser) -> None:
+    figure = "document.querySelector('#plot-study-speed-up-1')"
+    fills = f"[...{figure}.querySelectorAll('.mark-symbol path')].map(path => getComputedStyle(path).fill)"
+    paper = browser.value("getComputedStyle(document.body).backgroundColor")
+    assert browser.value(fills).count(paper) == 4  # two series on four and on eight workers
+    dashes = browser.value(
+        f"[...{figure}.querySelectorAll('.mark-line path')].map(path => path.getAttribute('stroke-dasharray'))"
+    )
+    assert dashes.count("1,4") == 2
+    row = "document.querySelector('#study tr.predicted')"
+    assert "≈" in browser.value(f"{row}.innerText") and "predicted" in browser.value(f"{row}.innerText")
+
+
+def test_the_way_from_ideal_to_measured_is_drawn(browser: Browser) -> None:
+    """Each bar begins where the one before it ends, and has its figure beside it."""
+    figure = "document.querySelector('#plot-way-scaling-weak')"
+    bars = f"[...{figure}.querySelectorAll('.mark-rect path')].map(path => path.getBoundingClientRect())"
+    edges = browser.value(f"{bars}.map(box => [box.left, box.right])")
+    assert len(edges) == 6
+    for (_, end), (begin, _) in itertools.pairwise(edges[:5]):
+        assert abs(end - begin) < 2
+    words = browser.value(f"{figure}.querySelector('svg').textContent")
+    assert "waiting" in words and "8.3 %" in words and "a step" in words
 
 
 def test_words_and_marks_can_be_read_in_both_schemes(browser: Browser) -> None:
@@ -123,7 +164,12 @@ def test_words_and_marks_can_be_read_in_both_schemes(browser: Browser) -> None:
       for (const element of document.querySelectorAll('h1, p, td, dt, th button, nav a'))
         if (contrast(light(getComputedStyle(element).color), paper) < 4.5) low.push(element.outerHTML.slice(0, 60));
       for (const mark of document.querySelectorAll('.mark-symbol path'))
-        if (contrast(light(getComputedStyle(mark).fill), paper) < 3) low.push(getComputedStyle(mark).fill);
+      {
+        const style = getComputedStyle(mark);  // what is predicted is hollow: its rim counts
+        const hollow = style.fill === getComputedStyle(document.body).backgroundColor;
+        const seen = hollow ? style.stroke : style.fill;
+        if (contrast(light(seen), paper) < 3) low.push(seen);
+      }
       return [...new Set(low)].slice(0, 5);
     })()"""
     for dark in (False, True):
@@ -157,4 +203,5 @@ def test_the_plots_are_files_too(written: Written) -> None:
 
 
 def test_what_comes_from_outside_is_words_and_not_markup(browser: Browser) -> None:
+    assert browser.value("document.querySelector('.findings code').innerText") == "hora doctor"
     assert "<logging> &" in browser.value("document.querySelector('.findings').innerText")

@@ -12,11 +12,12 @@ TIMEOUT_S = 30.0
 # Each line of a record is one call; words are separated by the unit separator, which no test uses.
 RECORD = 'printf "%s\\037" "$@" >>"$RECORDS/{name}"; printf "\\n" >>"$RECORDS/{name}"\n'
 # Runs its command on two "nodes", with a folder each in the place of /tmp.
-SRUN = """
+SRUN = r"""
 while [[ $1 == --* ]]; do shift; done
-for HOSTNAME in h1 h2; do
-    export HOSTNAME
-    words=("${@//NODE/$HOSTNAME}")
+export HOSTNAME=login  # as a profile may have it, and srun passes on
+for SLURMD_NODENAME in h1 h2; do
+    export SLURMD_NODENAME
+    words=("${@//\/NODE\///$SLURMD_NODENAME/}")
     "${words[@]}" || exit $?
 done
 """

@@ -63,6 +63,7 @@ def test_what_cannot_be_read_is_named(read: Any, text: str) -> None:
         ({"stage": (Stage("a.tar", "a"),)}, "{stage}"),
         ({"stage": (Stage("a.tar", "a"), Stage("b", "a")), "command": ("x", "{stage}")}, "same name"),
         ({"command": ("a\0b",)}, "NUL"),
+        ({"command": ("hora", "lab", "scaling", "mnist"), "launcher": "srun"}, "starts its own workers"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(more: dict[str, Any], named: str) -> None:

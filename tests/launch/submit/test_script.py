@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.launch.jobs import wait_until
 from tests.launch.submit.stubs import Stubs, script_of
 
+from hora.data.stage import NOTE, stage
 from hora.errors import UsageError
 from hora.launch.submit import SCHEDULERS, Order, render
 from hora.launch.submit.order import Stage, Warn
@@ -147,6 +148,21 @@ def test_a_chain_counts_epochs_and_resumes(stubs: Stubs, tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    "command", [("hora", "lab", "scaling", "mnist"), ("venv/bin/python", "-m", "hora", "train", "x")]
+)
+@pytest.mark.parametrize("warn", [None, WARN])
+def test_what_starts_its_own_workers_is_run_once(
+    stubs: Stubs, tmp_path: Path, command: tuple[str, ...], warn: Warn | None
+) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(stubs.programs / "hora")
+    order = Order(command=command, name="x", nodes=2, tasks_per_node=4, warn=warn, time_s=600)
+    code, said = stubs.run(script_of(order), tmp_path)
+    assert code == 0 and stubs.calls("srun") == [], said
+    assert stubs.calls(command[0].rpartition("/")[2].replace("python", "hora")) == [list(command[1:])]
+
+
 def test_plain_srun_and_the_environment(stubs: Stubs, tmp_path: Path) -> None:
     stubs.add("srun", 'printf "%s\\n" "$A" "$OMP_NUM_THREADS" "$WOKEN"\n')
     (tmp_path / "my env" / "bin").mkdir(parents=True)
@@ -212,6 +228,34 @@ def test_data_that_changed_or_was_left_half_way_comes_again(stubs: Stubs, stagin
     code, said = stubs.run(script_of(staging), tmp_path)
     assert code == 0 and said.count("is here already") == 2  # the folder of pictures, on both
     assert [path.name for path in (disk / "set" / "train").iterdir()] == ["2.txt"]
+
+
+@pytest.mark.parametrize("compression", ["", ":gz"])
+@pytest.mark.parametrize(
+    ("packed", "there"),
+    [
+        (["set/train/1.txt", "set/labels"], ["labels", "train"]),  # tar -cf set.tar set
+        (["other/other/1.txt"], ["other"]),
+        (["./set/1.txt"], ["1.txt"]),
+        (["train/1.txt"], ["train"]),  # a part of the data
+        (["train/1.txt", "val/1.txt"], ["train", "val"]),
+        (["1.txt"], ["1.txt"]),
+    ],
+)
+def test_a_tar_with_one_folder_is_that_folder(
+    stubs: Stubs, staging: Order, tmp_path: Path, packed: list[str], there: list[str], compression: str
+) -> None:
+    with tarfile.open(tmp_path / "my set.tar", f"w{compression}" if compression else "w:") as archive:
+        for name in packed:
+            archive.add(tmp_path / "pictures" / "1.txt", name)
+    code, said = stubs.run(script_of(staging), tmp_path)
+    assert code == 0, said
+    place = tmp_path / "h2" / "local disk" / STAGED
+    assert sorted(path.name for path in (place / "set").iterdir()) == there
+    assert not list(place.glob("*.partial")) and not list(place.glob("*.unpacked"))
+    assert stage(tmp_path / "my set.tar", tmp_path / "by hora").folder == tmp_path / "by hora" / "my set"
+    here = {path.name for path in (tmp_path / "by hora" / "my set").iterdir()} - {NOTE}
+    assert sorted(here) == there  # hora data stage does the same
 
 
 @pytest.mark.parametrize("what", ["folder", "data"])
@@ -337,7 +381,7 @@ def test_pbs_warns_by_itself_and_submits_again(stubs: Stubs, tmp_path: Path) -> 
 def test_pbs_brings_data_with_hora_run(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("h1\nh1\nh2\n")
     (tmp_path / "logs").mkdir()
-    stubs.add("hora", 'if [[ $2 == --hosts ]]; then shift 4; HOSTNAME=h1 "${@//NODE/h1}"; fi\n')
+    stubs.add("hora", 'if [[ $2 == --hosts ]]; then shift 4; "${@//\\/NODE\\///h1/}"; fi\n')
     code, _ = stubs.run(
         script_of(staging, "pbs"), tmp_path, PBS_JOBID="12.server", PBS_JOBNAME="x", PBS_O_WORKDIR=str(tmp_path),
         PBS_NODEFILE=str(tmp_path / "nodes"),

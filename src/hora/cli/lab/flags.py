@@ -15,18 +15,40 @@ from hora.workloads import WORKLOADS, options_of
 if TYPE_CHECKING:
     from hora.lab.records import Book
 
-__all__ = ["experiment_flags", "folder_of", "kept", "numbers", "say", "settings", "write_json"]
+__all__ = [
+    "experiment_flags",
+    "folder_of",
+    "hosts_here",
+    "kept",
+    "label_flag",
+    "numbers",
+    "say",
+    "settings",
+    "write_json",
+]
 
+_LABEL = "hora.lab.label"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _keep_label(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_LABEL] = value
+
+
+label_flag = click.option(
+    "--label", metavar="TEXT", expose_value=False, callback=_keep_label, help="A name of yours, for list and report."
+)
+
+
 def experiment_flags(function: F) -> F:
-    """--set, --out, --resume, --runs and --json, which go to parameters of these names (``sets``, ``json_file``)."""
+    """--set, --out, --resume, --runs and --json, which go to parameters of these names (``sets``, ``json_file``);
+    --label, which goes into the record (``kept``)."""
     folder = click.Path(file_okay=False, path_type=Path)
     for option in (
         click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too."),
         click.option("--runs", type=folder, default=Path("runs"), show_default=True, help="Folder of all runs."),
         click.option("--resume", type=folder, help="Go on with the experiment in this folder: what is done is kept."),
+        label_flag,
         click.option("--out", type=folder, help="Folder of the experiment.  [default: RUNS/lab/KIND-DATE-TIME]"),
         click.option(
             "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any option of 'hora train', by its name there."
@@ -43,6 +65,17 @@ def folder_of(out: Path | None, resume: Path | None) -> Path | None:
     if resume is not None and not (resume / "experiment.json").exists():
         raise UsageError(f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one.")
     return resume or out
+
+
+def hosts_here(hosts: str) -> str:
+    """The hosts that were given; without any, those of an allocation of several that this process is in."""
+    from hora.config import env
+    from hora.launch.allocation import find_allocation
+
+    allocation = None if hosts else find_allocation(env.environ())
+    if allocation is None or len(allocation.hosts) < 2:
+        return hosts
+    return ",".join(f"{host.name}:{host.slots}" for host in allocation.hosts)
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:
@@ -97,7 +130,10 @@ def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def kept(book: Book) -> Iterator[None]:
-    """Says what to do next if the experiment is interrupted."""
+    """Keeps the label in the record, and says what to do next if the experiment is interrupted."""
+    if label := click.get_current_context().meta.get(_LABEL):
+        book.content.label = label
+        book.write()
     try:
         yield
     except KeyboardInterrupt:

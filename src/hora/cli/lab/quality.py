@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, numbers, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -98,7 +98,7 @@ def command(
         "workload": workload, "workers": list(setup.workers), "factors": [f.name for f in setup.factors],
         "seeds": list(setup.seeds), "epochs": setup.recipe.epochs, "minutes": list(limits), "set": dict(given),
     }  # fmt: skip
-    with records.experiment("quality", title, options, folder, runs, sys.argv) as book:
+    with records.experiment("quality", title, options, folder, runs, sys.argv) as book, kept(book):
         length = plural(setup.recipe.epochs, "epoch")
         say(f"{len(planned)} runs of {length}, in {book.folder}; how long it takes, the first will tell")
         measure(setup, book, say, minutes=limits, basis=basis, keep_models=keep_models)

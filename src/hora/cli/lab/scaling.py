@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, hosts_here, kept, numbers, say, settings, write_json
 
 if TYPE_CHECKING:
     from hora.lab.scaling.series import Mode
@@ -40,7 +40,9 @@ __all__ = ["command"]
 @click.option(
     "--pauses", is_flag=True, help="Measure validation and checkpoints too, in one more run of the largest job."
 )
-@click.option("-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: this one]")
+@click.option(
+    "-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: the allocation's, or this one]"
+)
 @experiment_flags
 def command(
     workload: str,
@@ -75,7 +77,7 @@ def command(
     from hora.lab.throughput.room import survey
     from hora.lab.throughput.show import print_notes
 
-    options = settings(workload, sets)
+    options, hosts = settings(workload, sets), hosts_here(hosts)
     job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
     counts = numbers(workers, "--workers")
     batch = batch or job.batch()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import folder_of, say, write_json
+from hora.cli.lab.flags import folder_of, kept, label_flag, say, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -24,6 +24,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--out", type=_FOLDER, help="Folder of the experiment.  [default: RUNS/lab/study-DATE-TIME]")
 @click.option("--resume", type=_FOLDER, help="Go on with the study in this folder: what is done is kept.")
 @click.option("--runs", type=_FOLDER, default=Path("runs"), show_default=True, help="Folder of all runs.")
+@label_flag
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too.")
 def command(
     quick: bool,
@@ -55,7 +56,7 @@ def command(
     scale, most = QUICK if quick else FULL, processes or cores()
     options = {"scale": scale.name, "data": str(source or "generated"), "processes": most}
     title = f"the reference study in miniature ({scale.name})"
-    with records.experiment("study", title, options, folder_of(out, resume), runs, sys.argv) as book:
+    with records.experiment("study", title, options, folder_of(out, resume), runs, sys.argv) as book, kept(book):
         about = duration_text(estimate_s(scale, most))
         say(f"this takes about {about} if {most} cores are free; in {book.folder}, go on there with --resume")
         measure(scale, source, most, book, say)

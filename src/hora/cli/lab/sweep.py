@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, kept, say, settings, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -100,7 +100,7 @@ def command(
         "workload": workload, "grid": grid, "tpe": tpe, "range": list(ranges), "metric": name, "highest": highest,
         "swept": swept, "set": dict(fixed), "workers": workers, "seed": seed,
     }  # fmt: skip
-    with records.experiment("sweep", title, options, folder, runs, sys.argv) as book:
+    with records.experiment("sweep", title, options, folder, runs, sys.argv) as book, kept(book):
         say(f"{search.total} points, in {book.folder}; go on with --resume {book.folder} if it is stopped")
         measure(setup, search, book, say)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, hosts_here, kept, numbers, say, settings, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -22,7 +22,9 @@ __all__ = ["command"]
 @click.option("--transport", default="auto", show_default=True, metavar="NAME,…", help="auto, shm, gloo, mpi.")
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
-@click.option("-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: this one]")
+@click.option(
+    "-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: the allocation's, or this one]"
+)
 @experiment_flags
 def command(
     workload: str,
@@ -52,7 +54,7 @@ def command(
     from hora.lab.throughput.grid import TRANSPORTS, Job, Point, points
     from hora.lab.throughput.room import fair_threads
 
-    options = settings(workload, sets)
+    options, hosts = settings(workload, sets), hosts_here(hosts)
     job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
     counts = numbers(workers, "--workers")
     batches = numbers(batch, "--batch") if batch is not None else (job.batch(),)

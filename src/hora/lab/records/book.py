@@ -127,6 +127,7 @@ def _begin(
     return Experiment(
         kind=kind,
         title=title,
+        label=before.label if before else "",
         options=dict(options),
         command=list(sys.argv if command is None else command),
         pid=os.getpid(),

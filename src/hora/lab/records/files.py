@@ -33,6 +33,7 @@ class Experiment(msgspec.Struct, kw_only=True):
     format: int = 1
     kind: str
     title: str
+    label: str = ""  # what --label said of it
     options: dict[str, Any] = {}
     command: list[str] = []
     pid: int = 0

@@ -21,6 +21,7 @@ from hora.lab import trial
 from hora.lab.records.compare import Comparison
 from hora.lab.records.files import TRIALS, Experiment, Run, state_of
 from hora.lab.records.summary import Line
+from hora.lab.records.typed import typed_command
 from hora.lab.records.words import changed, heading, value_text, when
 from hora.lab.timeline.words import share_text, size_text
 from hora.workloads import WORKLOADS, options_of
@@ -94,7 +95,7 @@ def print_run(out: Console, run: Run) -> None:
     _pairs(out, "", {
         "folder": str(run.folder),
         "started": _period(file.started, file.ended),
-        "command": shlex.join(_short(file.command)),
+        "command": shlex.join(typed_command(file)),
     })  # fmt: skip
     _pairs(out, "Configuration", _configuration(run, outcome))
     _pairs(out, "Environment", _environment(file))
@@ -194,6 +195,7 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
     """An experiment. BadData, after all else, if the outcome of a trial is not whole."""
     _title(out, f"{found.kind}: {found.title}", state_of(found), found.error)
     _pairs(out, "", {
+        **({"label": found.label} if found.label else {}),
         "folder": str(folder),
         "started": _period(found.started, found.ended),
         "command": shlex.join(_short(found.command)),

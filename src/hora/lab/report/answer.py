@@ -11,8 +11,10 @@ import msgspec
 from hora.lab.records.files import state_of
 from hora.lab.report.cells import heading, number_text, text_of
 from hora.lab.report.gather import Gathered, Measured, Ran
-from hora.lab.report.label import labels
+from hora.lab.report.label import about, labels
 from hora.lab.report.speed import number
+from hora.lab.scaling.show import headlines
+from hora.lab.scaling.waterfall import above_ideal
 from hora.lab.timeline.words import plural, share_text
 
 __all__ = ["Answer", "Finding", "Said", "answer", "is_generated", "sentence"]
@@ -21,6 +23,16 @@ Row = Mapping[str, Any]
 _MOST_RUNS = 3
 _CAUTION = "caution:"
 _CALM = {"compute", "not communication"}  # as it should be
+_WORTH = 0.005  # of a step; less is not worth a word
+_LOST = {
+    "small batch": "the smaller batch costs",
+    "company": "other workers beside it cost",
+    "waiting": "waiting for the slowest takes",
+    "moving": "moving gradients takes",
+    "communication": "waiting and moving take",
+    "data": "waiting for data takes",
+    "pauses": "validation and checkpoints take",
+}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +48,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A sentence; ``lead`` says about what."""
+    """A sentence; ``lead`` says about what, and ``about`` of which record."""
 
     text: str
     lead: str = ""
+    about: str = ""
 
     def __str__(self) -> str:
         return f"{self.lead} {self.text}".strip()
@@ -58,7 +71,7 @@ def answer(gathered: Gathered) -> Answer:
     words: list[Said] = []
     for measured in gathered.experiments:
         lead = f"{measured.experiment.title}." if len(gathered.experiments) + len(gathered.runs) > 1 else ""
-        words += [Said(sentence(text), lead) for text in _experiment(measured)]
+        words += [Said(sentence(text), lead, measured.about) for text in _experiment(measured)]
     words += [_run(ran) for ran in gathered.runs[:_MOST_RUNS]]
     if not words:
         words = [Said(sentence(spent.report.findings[0].title), f"{spent.name}.") for spent in gathered.spent]
@@ -69,8 +82,24 @@ def answer(gathered: Gathered) -> Answer:
         which = "" if len(generated) == sum(1 for _ in gathered.all_runs()) else " of some runs"
         words.append(Said(f"The data{which} is generated: accuracy on it says nothing about the real data set."))
     notes = [note for measured in gathered.experiments for note in measured.experiment.notes]
-    cautions = [sentence(note[len(_CAUTION) :].strip()) for note in notes if note.lower().startswith(_CAUTION)]
+    cautions = [line for measured in gathered.experiments for line in _cautions(measured, gathered)]
+    cautions += [sentence(note[len(_CAUTION) :].strip()) for note in notes if note.lower().startswith(_CAUTION)]
     return Answer(words=words, cautions=cautions, findings=_findings(gathered))
+
+
+def _cautions(measured: Measured, gathered: Gathered) -> list[str]:
+    """What cannot be, what is slower than one worker, and what the link does, in the terminal's words."""
+    if measured.experiment.kind != "scaling":
+        return []
+    of = f"{measured.name}: " if len(gathered.experiments) > 1 else ""
+    rows = [_flagged(row) for row in measured.experiment.rows if number(row, "workers") > 1]
+    return [sentence(f"{of}{line.removeprefix('(!) ')}") for line in headlines(rows)]
+
+
+def _flagged(row: Row) -> Row:
+    """A row that says whether it is above ideal, also of a record that is older than the field."""
+    efficiency = number(row, "efficiency")
+    return {**row, "above_ideal": bool(row.get("above_ideal")) or above_ideal(efficiency), "efficiency": efficiency}
 
 
 def is_generated(ran: Ran) -> bool:
@@ -90,7 +119,10 @@ def sentence(text: str) -> str:
 
 def _experiment(measured: Measured) -> list[str]:
     experiment = measured.experiment
-    say = {"scaling": _scaling, "throughput": _throughput, "quality": _quality, "sweep": _sweep}.get(experiment.kind)
+    sayers = {
+        "study": _study, "scaling": _scaling, "throughput": _throughput, "quality": _quality, "sweep": _sweep,
+    }  # fmt: skip
+    say = sayers.get(experiment.kind)
     words = say(measured) if say is not None and experiment.rows else []
     state = state_of(experiment)
     if state != "done":
@@ -99,6 +131,15 @@ def _experiment(measured: Measured) -> list[str]:
         done = plural(len(measured.runs), "trial")
         words.append(f"the experiment {how.get(state, state)}{why}: this is what its {done} say so far")
     return words
+
+
+def _study(measured: Measured) -> list[str]:
+    """The answers to its three questions, as a headline."""
+    titles = [str(raw.get("title", "")).rstrip(".") for raw in measured.experiment.findings]
+    answered = [title for title in titles if title and not title.startswith("not answered")]
+    if not answered:
+        return ["none of the study's questions is answered yet"]
+    return ["; ".join(answered)]
 
 
 def _scaling(measured: Measured) -> list[str]:
@@ -117,12 +158,28 @@ def _scaling(measured: Measured) -> list[str]:
         if top["workers"] == 1:
             said = f"One worker: {number_text(number(top, 'images_per_s'))} images/s"
         cost = 1 - number(top, "share_of_limit")
-        if top["workers"] > 1 and math.isfinite(cost):
+        if _flagged(top)["above_ideal"]:  # never a headline
+            said = f"{plural(top['workers'], 'worker')}: no answer, because what was measured is more than can be"
+        elif top.get("waterfall"):
+            said += _lost(top["waterfall"])
+        elif top["workers"] > 1 and math.isfinite(cost):
             costs = f"communication costs {share_text(cost)}, {_rest(top)}"
             said += f"; {costs}" if cost >= 0.005 else "; communication costs nothing that can be seen"
         several = len({row.get("mode") for row in measured.experiment.rows}) > 1
         words.append(f"{mode} scaling, {said}" if several else said)
     return words
+
+
+def _lost(parts: Sequence[Row]) -> str:
+    """Where a step goes that is not computing: the parts that are worth a word, largest first."""
+    found = {str(part["part"]): number(part, "share") for part in parts}
+    found = {name: share for name, share in found.items() if name != "computing" and share >= _WORTH}
+    if not found:
+        return "; next to nothing of a step is lost"
+    told = [
+        f"{_LOST.get(name, name)} {share_text(found[name])}" for name in sorted(found, key=lambda name: -found[name])
+    ]
+    return f"; of a step, {', '.join(told[:-1]) + ' and ' if len(told) > 1 else ''}{told[-1]}"
 
 
 def _rest(top: Row) -> str:
@@ -143,7 +200,9 @@ def _throughput(measured: Measured) -> list[str]:
     of_limit = number(best, "share_of_limit")
     limit = (
         f", {share_text(of_limit)} of the limit without communication"
-        if best["workers"] > 1 and math.isfinite(of_limit)
+        if best["workers"] > 1
+        and math.isfinite(of_limit)
+        and not above_ideal(of_limit)  # more than the limit cannot be
         else ""
     )
     return [f"the fastest is {number_text(number(best, 'images_per_s'))} images/s, with {name}{limit}"]
@@ -192,15 +251,22 @@ def _run(ran: Ran) -> Said:
         return Said("It ended before it began.", f"{ran.name}.")
     lead, result = f"{ran.file.workload}, {plural(ran.file.workers, 'worker')}.", ran.file.result
     if not result:
-        return Said(sentence(f"{ran.file.state}{f' ({ran.file.error})' if ran.file.error else ''}"), lead)
+        error = f" ({ran.file.error})" if ran.file.error else ""
+        return Said(sentence(f"{ran.file.state}{error}"), lead, about(ran.file))
     said = []
+    if ran.epochs and math.isfinite(total := number(ran.epochs[-1], "val_analysis")):  # 3DGAN
+        moments, profile = (number(ran.epochs[-1], f"val_{name}_error") for name in ("moment", "profile"))
+        said.append(
+            f"result {number_text(total)} (moments {number_text(moments)}, profile {number_text(profile)}) after "
+            f"{plural(len(ran.epochs), 'epoch')}"
+        )
     if "val_accuracy" in result:
         accuracy = text_of("val_accuracy", result["val_accuracy"])
         epochs = float(result.get("epochs") or 0)
         said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
     if isinstance(result.get("images_per_s"), int | float):
         said.append(f"{number_text(float(result['images_per_s']))} images/s")
-    return Said(sentence(", ".join(said) or "done"), lead)
+    return Said(sentence(", ".join(said) or "done"), lead, about(ran.file))
 
 
 def _counted(gathered: Gathered) -> str:
@@ -220,7 +286,7 @@ def _findings(gathered: Gathered) -> list[Finding]:
         experiment = measured.experiment
         modes = {finding.get("mode") for finding in experiment.findings}
         for raw in experiment.findings:
-            of = [experiment.title] if several else []
+            of = [measured.name] if several else []
             of += [f"{raw['mode']} scaling"] if raw.get("mode") and len(modes) > 1 else []
             found.append(_finding(raw, ", ".join(of), experiment.kind))
     for spent in gathered.spent:

@@ -41,10 +41,10 @@ def _row(result: Result, row: Row) -> dict[str, Any]:
     made: dict[str, Any] = {"what": row.name}
     for key, label in result.labels.items():
         if (cell := row.cells.get(key)) is not None:
-            name = f"{label}_ms"
+            name = f"{label} (ms)"
             made |= {name: cell.median_us / 1e3, f"{name}_low": cell.low_us / 1e3, f"{name}_high": cell.high_us / 1e3}
             if key in row.shares and key != "limit":
-                made[f"{label}_share"] = row.shares[key]
+                made[f"{label} of the limit"] = row.shares[key]
     return made
 
 

@@ -10,16 +10,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hora.lab.scaling.waterfall import above_ideal
 from hora.lab.timeline.words import share_text, size_text
 
 __all__ = ["Cell", "Column", "Table", "heading", "number_text", "table", "text_of"]
 
 _SHARES = {"efficiency", "accuracy", "top1", "top5", "share", "error"}
-_SHARE_ENDS = ("_share", "_efficiency", "accuracy", "_top1", "_top5", "_error")
+_SHARE_ENDS = ("_share", " of the limit", "_efficiency", "accuracy", "_top1", "_top5", "_error")
 _TIMES = {"speedup", "speed_up"}
 _WHOLE = {
     "workers", "batch", "global_batch", "threads", "seed", "seeds", "steps", "epoch", "epochs", "best_epoch", "hosts",
-    "gpus", "runs", "rank", "table", "processes",
+    "gpus", "runs", "rank", "table", "processes", "experiment", "emulated_workers",
 }  # fmt: skip
 _ALWAYS = {
     "workers",
@@ -45,27 +46,30 @@ _UNITS = {"s": "s", "ms": "ms", "us": "µs", "min": "min", "minutes": "min", "pe
 
 
 class Cell(NamedTuple):
-    """``sort`` is a number or words as text, "" if there is nothing."""
+    """``sort`` is a number or words as text, "" if there is nothing; ``interval`` says how sure the figure is."""
 
     text: str
     sort: str
+    interval: str = ""
 
 
 class Column(NamedTuple):
-    """A heading; whether it is of numbers, and whether they only say how sure those before them are."""
+    """A heading, and whether it is of numbers."""
 
     title: str
     number: bool
-    quiet: bool = False
 
 
 class Table(NamedTuple):
-    """What the page shows."""
+    """What the page shows. ``about`` says of which experiment; ``marks`` what is to be known of a row: "predicted" or
+    "above ideal", else ""."""
 
     title: str
     columns: list[Column]
     rows: list[list[Cell]]
     note: str = ""
+    about: str = ""
+    marks: list[str] = []  # noqa: RUF012 - never changed
 
 
 def heading(name: str) -> str:
@@ -150,16 +154,25 @@ def table(
     first: Sequence[str] = (),
     leave_out: Iterable[str] = (),
     note: str = "",
+    about: str = "",
 ) -> Table:
     """A table of all columns that any row has something in, some of them first. Columns ``X_low`` and ``X_high`` (or
-    ``low`` and ``high``, of images/s) become the interval of ``X``; what is alike in all rows is said in the note.
+    ``low`` and ``high``, of images/s) become the interval of ``X``; what is alike in all rows is said in the note. What
+    was predicted or is above ideal is marked in the row and in its figures.
 
     >>> made = table([{"workers": 2, "images_per_s": 4812.3, "low": 4700.0, "high": 4900.0, "error": None}])
-    >>> [column.title for column in made.columns], [cell.text for cell in made.rows[0]]
-    (['workers', 'images/s', 'interval'], ['2', '4,812', '4,700 to 4,900'])
+    >>> [column.title for column in made.columns], [(cell.text, cell.interval) for cell in made.rows[0]]
+    (['workers', 'images/s'], [('2', ''), ('4,812', '4,700 to 4,900')])
     >>> table([{"workers": 1, "threads": 1}, {"workers": 2, "threads": 1}]).note
     'Alike in all rows: threads 1.'
+    >>> made = table([{"workers": 2, "images_per_s": 9.0, "state": "done"}, {"workers": 4, "images_per_s": 17.0,
+    ...                "state": "predicted"}])
+    >>> [[cell.text for cell in row] for row in made.rows], made.marks
+    ([['2', '9.00', 'measured'], ['4', '≈ 17.0', 'predicted']], ['', 'predicted'])
     """
+    marks = [_mark(row) for row in rows]
+    if "predicted" in marks:
+        rows = [{**row, "state": "measured" if row.get("state") == "done" else row.get("state")} for row in rows]
     present = dict.fromkeys(name for row in rows for name in row)
     names = list(dict.fromkeys([*(name for name in first if name in present), *present]))
     bounds = _bounds(names)
@@ -175,19 +188,53 @@ def table(
     for name in (name for name in shown if name not in alike):
         number = all(_is_number(row.get(name)) for row in rows)
         columns.append(Column(heading(name), number))
-        for line, row in zip(cells, rows, strict=True):
-            text = text_of(name, row.get(name))
-            line.append(Cell(text, (str(row[name]) if number else text) if text else ""))
         low, high = bounds.get(name, ("", ""))
-        if any(text_of(name, row.get(low)) for row in rows):
-            columns.append(Column("interval", True, True))
-            for line, row in zip(cells, rows, strict=True):
-                ends = [text_of(name, row.get(end)) for end in (low, high)]
-                line.append(Cell(" to ".join(ends), str(row[low])) if all(ends) else Cell("", ""))
+        for line, row, mark in zip(cells, rows, marks, strict=True):
+            text = text_of(name, row.get(name))
+            ends = [text_of(name, row.get(end)) for end in (low, high)]
+            shown_text = f"≈ {text}" if text and mark == "predicted" and number and _is_found(name) else text
+            if text and mark == "above ideal" and name == "efficiency":
+                shown_text = f"{text} ⚠"
+            sort = (str(row[name]) if number else text) if text else ""
+            line.append(Cell(shown_text, sort, _span(*ends) if text and all(ends) else ""))
     said = ", ".join(f"{heading(name)} {text}" for name, text in alike.items() if (name, text) != ("state", "done"))
-    return Table(
-        title, columns, cells, " ".join(part for part in (f"Alike in all rows: {said}." if said else "", note) if part)
+    notes = (
+        f"Alike in all rows: {said}." if said else "",
+        "≈ was predicted, not measured." if "predicted" in marks else "",
+        "⚠ is more than ideal, which is not to be believed." if "above ideal" in marks else "",
+        note,
     )
+    return Table(title, columns, cells, " ".join(part for part in notes if part), about, marks)
+
+
+def _span(low: str, high: str) -> str:
+    """
+    >>> _span("93 %", "96 %"), _span("1.86x", "1.93x"), _span("2,910", "3,060"), _span("1.00x", "1.00x")
+    ('93 to 96 %', '1.86 to 1.93x', '2,910 to 3,060', '')
+    """
+    if low == high:
+        return ""  # as sure as can be: what others are measured by
+    for unit in (" %", "x"):
+        if low.endswith(unit) and high.endswith(unit):
+            low = low.removesuffix(unit)
+    return f"{low} to {high}"
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    """What is to be known before a row's figures are believed."""
+    if "predicted" in (row.get("state"), row.get("how")):
+        return "predicted"
+    efficiency = row.get("efficiency")
+    return "above ideal" if row.get("above_ideal") or above_ideal(_float(efficiency)) else ""
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _is_found(name: str) -> bool:
+    """Whether a column is of what came out, rather than of what was asked for or published."""
+    return name not in _WHOLE and not name.startswith("published")
 
 
 def _bounds(names: Sequence[str]) -> dict[str, tuple[str, str]]:

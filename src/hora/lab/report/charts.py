@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["Axis", "Bar", "Figure", "Key", "Point", "bars", "lines"]
+__all__ = ["Axis", "Bar", "Fall", "Figure", "Key", "Point", "Style", "bars", "lines", "waterfall"]
 
-Style = Literal["solid", "dashed"]
+Style = Literal["solid", "dashed", "predicted"]
 COLOURS = tuple(f"var(--c{number})" for number in range(1, 9))
 QUIET = ("var(--quiet)", "var(--quiet-3)", "var(--quiet-2)")  # for what is there to compare with
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-_DASHES = {"solid": [1, 0], "dashed": [5, 4]}
+_DASHES = {"solid": [1, 0], "dashed": [5, 4], "predicted": [1, 4]}
 _HEIGHT = 288
 
 
@@ -38,7 +38,8 @@ class Axis(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of a series; ``note`` is said when it is pointed at."""
+    """A point of a series; ``note`` is said when it is pointed at. One that was predicted is hollow and its line
+    dotted; with ``dot`` False it only begins a line."""
 
     series: str
     x: float
@@ -47,6 +48,7 @@ class Point(NamedTuple):
     high: float = math.nan
     style: Style = "solid"
     note: str = ""
+    dot: bool = True
 
 
 class Bar(NamedTuple):
@@ -56,6 +58,16 @@ class Bar(NamedTuple):
     series: str
     value: float
     note: str = ""
+
+
+class Fall(NamedTuple):
+    """A bar of a waterfall, from where the one before it ended; ``whole`` ones begin at nothing."""
+
+    row: str
+    value: float
+    text: str
+    note: str = ""
+    whole: bool = False
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -75,6 +87,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     caption: str = ""
     spec: dict[str, Any]
     keys: list[Key]
+    worth: bool = True  # more than a single dot or bar, whose figure a table shows as well
 
 
 def keys_of(series: Sequence[str], quiet: Sequence[str] = (), shape: str = "") -> list[Key]:
@@ -112,7 +125,7 @@ def lines(
     rows = [
         {
             "series": point.series, "style": point.style, "x": _plain(point.x), "y": _plain(point.y),
-            "low": _plain(point.low), "high": _plain(point.high), "note": point.note,
+            "low": _plain(point.low), "high": _plain(point.high), "note": point.note, "dot": point.dot,
         }
         for point in sorted(points, key=lambda point: point.series not in quiet) if math.isfinite(point.y)
     ]  # fmt: skip
@@ -132,14 +145,24 @@ def lines(
         base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(
             y=alt.Y("low:Q", title=y.title, scale=_scale(y), axis=_axis(y)), y2="high:Q"
         ).transform_filter("isValid(datum.low)"),
-        base.mark_line(strokeWidth=2, interpolate="linear").encode(y=up, strokeDash=dash),
+        base.mark_line(strokeWidth=2, interpolate="linear", strokeCap="round").encode(y=up, strokeDash=dash),
         base.mark_point(filled=True, size=64 if dots else 160, opacity=1.0 if dots else 0.0)
-        .encode(y=up, shape=shape, tooltip=tip),
+        .encode(y=up, shape=shape, tooltip=tip).transform_filter("datum.dot && datum.style !== 'predicted'"),
     ]  # fmt: skip
+    if any(point.style == "predicted" for point in points):
+        hollow = base.mark_point(size=64, fill="var(--paper)", strokeWidth=2, opacity=1.0)
+        drawn.append(
+            hollow.encode(y=up, shape=shape, tooltip=tip).transform_filter("datum.dot && datum.style === 'predicted'")
+        )
     if all(not math.isfinite(point.low) for point in points):
         drawn = drawn[1:]
     return Figure(
-        name=name, title=title, caption=caption, spec=_spec(alt.layer(*drawn, data=alt.Data(values=rows))), keys=keys
+        name=name,
+        title=title,
+        caption=caption,
+        spec=_spec(alt.layer(*drawn, data=alt.Data(values=rows))),
+        keys=keys,
+        worth=len({point.x for point in points if point.series not in quiet and math.isfinite(point.y)}) > 1,
     )
 
 
@@ -181,7 +204,52 @@ def bars(
         )
     )
     height = min(640, max(72, 30 * len(rows)))
-    return Figure(name=name, title=title, caption=caption, spec=_spec(chart, height), keys=keys)
+    return Figure(name=name, title=title, caption=caption, spec=_spec(chart, height), keys=keys, worth=len(values) > 1)
+
+
+def waterfall(name: str, title: str, falls: Sequence[Fall], value: Axis, *, caption: str = "") -> Figure:
+    """Bars that begin where the one before ended, each with its figure beside it. Values are shares of 1."""
+    import altair as alt
+
+    rows, at = [], 0.0
+    for place, fall in enumerate(falls):
+        begin, end = (0.0, fall.value) if fall.whole else (at, at + fall.value)
+        at = at if fall.whole else end
+        side = "after" if end < 0.72 else "before" if begin > 0.28 else "inside"
+        colour = "var(--quiet-3)" if fall.whole else COLOURS[place % len(COLOURS)]
+        rows.append(
+            {"row": fall.row, "begin": begin, "end": end, "text": fall.text, "note": fall.note, "side": side,
+             "colour": colour, "series": fall.row}
+        )  # fmt: skip
+    base = alt.Chart().encode(
+        y=alt.Y("row:N", title=None, sort=[fall.row for fall in falls],
+                axis=alt.Axis(labelLimit=120, ticks=False, domain=False)),
+    )  # fmt: skip
+    across = alt.X("begin:Q", title=value.title, scale=alt.Scale(domain=[0, 1], nice=False), axis=_axis(value))
+    tip = [alt.Tooltip("row:N", title=" "), alt.Tooltip("text:N", title="takes"), alt.Tooltip("note:N", title="is")]
+    drawn = [
+        base.mark_bar(height={"band": 0.62}, minBandSize=2).encode(
+            x=across, x2="end:Q", color=alt.Color("colour:N", scale=None, legend=None), tooltip=tip
+        )
+    ]
+    sides: tuple[tuple[str, str, Literal["left", "right"], int], ...] = (
+        ("after", "end:Q", "left", 6), ("before", "begin:Q", "right", -6), ("inside", "end:Q", "right", -6),
+    )  # fmt: skip
+    for side, edge, align, shift in sides:
+        colour = "var(--paper)" if side == "inside" else "var(--ink)"
+        drawn.append(
+            base.mark_text(align=align, dx=shift, fontSize=12, color=colour)
+            .encode(x=alt.X(edge), text="text:N")
+            .transform_filter(f"datum.side === '{side}'")
+        )
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        spec=_spec(alt.layer(*drawn, data=alt.Data(values=rows)), max(96, 34 * len(rows))),
+        keys=[],
+        worth=len(rows) > 1,
+    )
 
 
 def _plain(value: float) -> float | None:

@@ -15,6 +15,7 @@ from hora.lab import trial as trials
 from hora.lab.bench.plan import Result
 from hora.lab.records import Experiment, open_experiment, open_run
 from hora.lab.records.files import EXPERIMENT
+from hora.lab.report.label import about, facts_of, labels
 from hora.lab.timeline import report as timeline
 from hora.lab.trial import Outcome
 from hora.workloads.folder import FILE as RUN
@@ -37,11 +38,17 @@ class Ran(msgspec.Struct, kw_only=True):
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """An experiment and its trials."""
+    """An experiment and its trials. ``name`` is its title, with what tells it from others of that title."""
 
     folder: Path
     experiment: Experiment
     runs: list[Ran]
+    name: str = ""
+
+    @property
+    def about(self) -> str:
+        """Label, workload, framework, hosts and date, in a line."""
+        return about(self.experiment)
 
 
 class Spent(msgspec.Struct, kw_only=True):
@@ -92,9 +99,21 @@ def gather(paths: Sequence[Path]) -> Gathered:
     for folder, files in loose.items():
         _timeline(folder.name or str(folder), files, found)
     found.experiments.sort(key=lambda measured: _ORDER.get(measured.experiment.kind, len(_ORDER)))
+    _name(found.experiments)
     if found.empty:
         raise BadData("\n".join(found.problems) or "nothing was given to report on.")
     return found
+
+
+def _name(experiments: Sequence[Measured]) -> None:
+    """Give each a name of its own."""
+    for title in dict.fromkeys(measured.experiment.title for measured in experiments):
+        alike = [measured for measured in experiments if measured.experiment.title == title]
+        names = labels([facts_of(measured.experiment) for measured in alike])
+        if len(set(names)) < len(names):
+            names = [measured.folder.name for measured in alike]
+        for measured, name in zip(alike, names, strict=True):
+            measured.name = f"{title} ({name})" if len(alike) > 1 else title
 
 
 def _places(path: Path, found: Gathered) -> list[Path]:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hora.lab.records import Experiment
 from hora.lab.report.cells import heading, text_of
+from hora.workloads.folder import RunFile
 
-__all__ = ["labels"]
+__all__ = ["about", "facts_of", "labels"]
 
-_ALONE = {"workload", "transport", "method", "name", "title", "framework", "network", "arch", "optimizer", "model"}
+_ALONE = {
+    "label",
+    "host",
+    "date",
+    "time",
+    "workload",
+    "transport",
+    "method",
+    "name",
+    "title",
+    "framework",
+    "network",
+    "arch",
+    "optimizer",
+    "model",
+}
 _AFTER = {"workers": "worker", "epochs": "epoch", "threads": "thread"}  # 2 workers, not workers 2
 
 
@@ -35,6 +52,37 @@ def labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
                 parts.append(text if name in _ALONE else _counted(name, text))
         made.append(", ".join(parts) or "measured")
     return made
+
+
+def facts_of(file: Experiment | RunFile) -> dict[str, str]:
+    """What tells a record from others at a glance: its label, workload, framework, hosts and date.
+
+    >>> facts_of(Experiment(kind="scaling", title="mnist: scaling", label="before", options={"workload": "mnist"},
+    ...                     host={"hostname": "node7"}, started="2026-11-16T07:10:15+00:00"))
+    {'label': 'before', 'workload': 'mnist', 'framework': 'torch', 'host': 'node7', 'date': '2026-11-16 07:10'}
+    """
+    options: Mapping[str, Any] = file.options
+    if isinstance(file, RunFile):
+        label, workload, hosts = "", file.workload, file.hosts
+        where = f"{hosts} hosts" if hosts > 1 else str(file.host.get("hostname", ""))
+    else:
+        label = file.label
+        workload = str(options.get("workload") or ("mnist" if file.kind == "study" else file.title.partition(":")[0]))
+        where = str(options.get("hosts") or file.host.get("hostname", ""))
+        options = {**options, **(options.get("set") or {})}
+    found = {
+        "label": label,
+        "workload": workload,
+        "framework": str(options.get("framework") or "torch"),
+        "host": where,
+        "date": f"{file.started[:10]} {file.started[11:16]}".strip(),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def about(file: Experiment | RunFile) -> str:
+    """The same as a line."""
+    return " · ".join(facts_of(file).values())
 
 
 def _counted(name: str, text: str) -> str:

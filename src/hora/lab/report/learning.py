@@ -6,18 +6,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from hora.lab import published
 from hora.lab.report import cells
 from hora.lab.report.charts import Axis, Figure, Point, lines
-from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.gather import Gathered, Measured, Ran
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
+from hora.workloads import WORKLOADS, options_of
 
-__all__ = ["quality"]
+__all__ = ["alike", "group_title", "quality", "run_names"]
 
 Row = Mapping[str, Any]
 _MOST = 8  # series in a plot of runs
+_LONGER = 3.0  # times as many epochs as the shortest fit in one plot
+_LONGEST_NAME = 60  # letters in a legend
 _STUDY_TABLES = {10: "naive", 11: "linear", 12: "stepping", 13: "reduced-batch", 14: "gradual5", 15: "gradual10"}
 _BASELINE = "one worker"
 _SAID = [
@@ -45,11 +50,15 @@ def quality(gathered: Gathered) -> Section | None:
         figures += _curves(rows, len(figures))
         if measured.experiment.kind in ("quality", "study"):
             figures += _against_one(rows, len(figures))
-            tables.append(cells.table(rows, f"{measured.experiment.title}: accuracy", leave_out=_SAID))
-            tables += _budgets(rows)
+            first = ("factor", "workers", "batch", "global_batch", "peak_lr", "best_top1", "vs_baseline")
+            tables.append(
+                cells.table(rows, f"{measured.name}: accuracy", first=first, leave_out=_SAID, about=measured.about)
+            )
+            tables += _budgets(rows, measured)
             reference = [_published_table()]
     figures += _curves_of_runs([*gathered.runs, *_sweep_runs(gathered)], len(figures))
-    if rows_of_runs := [_result_row(ran) for ran in gathered.runs if ran.file and ran.file.result]:
+    learned = [ran for ran in gathered.runs if ran.file and ran.file.result and ran.file.workload != "gan3d"]
+    if rows_of_runs := [_result_row(ran) for ran in learned]:
         tables.append(cells.table(rows_of_runs, "Runs"))
     if not figures and not tables:
         return None
@@ -133,35 +142,85 @@ def _sweep_runs(gathered: Gathered) -> list[Ran]:
 
 
 def _curves_of_runs(runs: Sequence[Ran], before: int) -> list[Figure]:
-    """Runs by themselves and those of sweeps: the best of them if they are many."""
+    """Runs by themselves and those of sweeps, with those of their workload and length; the best if they are many."""
+    figures: list[Figure] = []
+    for group in alike(runs):
+        figures += _curves_of_group(group, before + len(figures), len(runs) > len(group))
+    return figures
+
+
+def alike(runs: Sequence[Ran]) -> list[list[Ran]]:
+    """Runs of one workload that are about as long as each other: those that one plot can show. One long run would
+    squash all others into a corner."""
+
+    def length(ran: Ran) -> float:
+        epochs = ran.file.plan.get("epochs") if ran.file else None
+        return float(epochs) if isinstance(epochs, int | float) else float(len(ran.epochs))
+
+    groups: list[list[Ran]] = []
+    for ran in sorted(runs, key=lambda ran: (ran.file.workload if ran.file else "", length(ran))):
+        first = groups[-1][0] if groups else None
+        same = first is not None and (first.file and first.file.workload) == (ran.file and ran.file.workload)
+        if first is not None and same and length(ran) <= _LONGER * length(first):
+            groups[-1].append(ran)
+        else:
+            groups.append([ran])
+    return groups
+
+
+def group_title(group: Sequence[Ran]) -> str:
+    """
+    >>> group_title([])
+    ''
+    """
+    epochs = sorted({number(ran.file.plan, "epochs") for ran in group if ran.file})
+    workload = next((ran.file.workload for ran in group if ran.file), "")
+    span = f"{epochs[0]:g}" + (f" to {epochs[-1]:g}" if epochs[-1] > epochs[0] else "") if epochs else ""
+    return f": {workload}, {span} epoch{'' if span == '1' else 's'}" if workload else ""
+
+
+def _curves_of_group(runs: Sequence[Ran], before: int, several: bool) -> list[Figure]:
     chosen = [ran for ran in runs if len([line for line in ran.epochs if "val_accuracy" in line]) > 1]
     chosen.sort(key=lambda ran: -max(_share(line.get("val_accuracy", 0)) for line in ran.epochs))
     left_out, chosen = len(chosen) - _MOST, chosen[:_MOST]
     if not chosen:
         return []
     points = []
-    for name, ran in zip(_run_names(chosen), chosen, strict=True):
+    for name, ran in zip(run_names(chosen), chosen, strict=True):
         for line in ran.epochs:
             at = line.get("epoch", 0) + 1
             points.append(Point(name, at, 1 - _share(line.get("val_accuracy")), note="validation"))
             points.append(Point(name, at, 1 - _share(line.get("accuracy")), style="dashed", note="training"))
     title = f"Error of the best {_MOST} of {_MOST + left_out} runs" if left_out > 0 else "Error of runs"
+    title += group_title(runs) if several else ""
     return [_errors(f"error-curves-{before + 1}-runs", title, points)]
 
 
-def _run_names(runs: Sequence[Ran]) -> list[str]:
-    """By what differs in their options; by their folders if nothing does."""
+def run_names(runs: Sequence[Ran]) -> list[str]:
+    """By what differs in their options; by their folders if nothing does, or too much to be read."""
     skipped = {"out", "json", "data", "overwrite", "resume"}
     facts = []
     for ran in runs:
-        options = ran.file.options if ran.file else ran.outcome.trial.options if ran.outcome else {}
+        given = ran.file.options if ran.file else ran.outcome.trial.options if ran.outcome else {}
+        options = {**(_defaults(ran.file.workload) if ran.file else {}), **given}
         workers = ran.file.workers if ran.file else ran.outcome.trial.workers if ran.outcome else 1
         workload = ran.file.workload if ran.file else ""
         facts.append(
             {"workload": workload, "workers": workers, **{k: v for k, v in options.items() if k not in skipped}}
         )
     names = labels(facts)
-    return names if len(set(names)) == len(names) else [f"{ran.folder.name}" for ran in runs]
+    if len(set(names)) == len(names) and max(map(len, names)) <= _LONGEST_NAME:
+        return names
+    folders = [ran.folder.name for ran in runs]
+    return folders if len(set(folders)) == len(folders) else [str(ran.folder) for ran in runs]
+
+
+def _defaults(workload: str) -> dict[str, Any]:
+    """What a record of an older version does not say."""
+    if workload not in WORKLOADS:
+        return {}
+    found: dict[str, Any] = msgspec.to_builtins(options_of(workload).of({}))
+    return found
 
 
 # ---- against one worker ----
@@ -227,7 +286,7 @@ def _published_table() -> cells.Table:
     return cells.table(rows, "The study's accuracy, tables 10 to 15", note="ResNet-50, ImageNet, 90 epochs.")
 
 
-def _budgets(rows: Sequence[Row]) -> list[cells.Table]:
+def _budgets(rows: Sequence[Row], measured: Measured) -> list[cells.Table]:
     """What is reached in a fixed time."""
     found = []
     for row in rows:
@@ -237,4 +296,5 @@ def _budgets(rows: Sequence[Row]) -> list[cells.Table]:
             line["how"] = budget.get("how")
         if len(line) > 2:
             found.append(line)
-    return [cells.table(found, "What is reached in a fixed time")] if found else []
+    title = f"{measured.name}: what is reached in a fixed time"
+    return [cells.table(found, title, about=measured.about)] if found else []

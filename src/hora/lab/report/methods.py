@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hora.lab.records import Experiment
+from hora.lab.records.typed import typed_command
 from hora.lab.report import cells
 from hora.lab.report.answer import is_generated, sentence
 from hora.lab.report.gather import Gathered, Ran
@@ -49,7 +50,7 @@ def methods(gathered: Gathered) -> Methods:
     if any(is_generated(ran) for ran in runs):
         notes.append("Some or all of the data is generated. It has the sizes and formats of the real data set.")
     commands = [shlex.join(_short(measured.experiment.command)) for measured in gathered.experiments]
-    commands += [shlex.join(_short(ran.file.command)) for ran in gathered.runs if ran.file and ran.file.command]
+    commands += [shlex.join(typed_command(ran.file)) for ran in gathered.runs if ran.file]
     commands += [result.command for _, result in gathered.benches]
     return Methods(
         notes=list(dict.fromkeys(notes)),
@@ -81,7 +82,7 @@ def _short(command: list[str]) -> list[str]:
 def _environments(gathered: Gathered) -> list[Environment]:
     """One for every machine and set of versions, with what ran there."""
     found: dict[bytes, tuple[list[str], Mapping[str, Any]]] = {}
-    files: list[tuple[str, Experiment | RunFile]] = [(m.experiment.title, m.experiment) for m in gathered.experiments]
+    files: list[tuple[str, Experiment | RunFile]] = [(m.name, m.experiment) for m in gathered.experiments]
     files += [(ran.name, ran.file) for ran in gathered.runs if ran.file]
     for name, file in files:
         facts = {"host": file.host, "versions": file.versions, "git": file.git}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Point, lines
+from hora.lab.report.charts import Axis, Figure, Point, lines
 from hora.lab.report.gather import Gathered, Ran
 from hora.lab.report.label import labels
+from hora.lab.report.learning import alike, group_title
 from hora.lab.report.section import Section
 from hora.schedule import Plan
 
@@ -20,11 +22,32 @@ _MOST = 8  # series in the plot
 
 
 def plans(gathered: Gathered) -> Section | None:
-    """The rate over the run, of every plan that differs; runs that only measured speed have none worth showing."""
-    chosen: dict[str, tuple[str, Plan]] = {}
+    """The rate over the run, of every plan that differs, in a plot for those of one workload and about one length; runs
+    that only measured speed have none worth showing."""
     learned = [m for m in gathered.experiments if m.experiment.kind not in ("throughput", "scaling")]
     runs = [ran for measured in learned for ran in measured.runs] + gathered.runs
-    runs = [ran for ran in runs if ran.file and ran.file.plan and ran.epochs]
+    groups = alike([ran for ran in runs if ran.file and ran.file.plan and ran.epochs])
+    figures, rows, notes = [], [], []
+    for place, group in enumerate(groups):
+        several = len(groups) > 1
+        drawn, lines_of, more = _group(group, f"-{place + 1}" if several else "", group_title(group) if several else "")
+        figures += drawn
+        rows += lines_of
+        notes += more
+    if not rows:
+        return None
+    return Section(
+        anchor="learning-rate",
+        title="Learning-rate plans",
+        figures=figures,
+        tables=[cells.table(rows, "Plans")],
+        notes=notes,
+    )
+
+
+def _group(runs: Sequence[Ran], suffix: str, title: str) -> tuple[list[Figure], list[dict[str, Any]], list[str]]:
+    """A plot and rows of the table."""
+    chosen: dict[str, tuple[str, Plan]] = {}
     for name, ran in zip(_plan_names(runs), runs, strict=True):
         try:
             plan = msgspec.convert(ran.file.plan if ran.file else {}, Plan)
@@ -32,34 +55,35 @@ def plans(gathered: Gathered) -> Section | None:
             continue
         chosen.setdefault(repr(plan), (name, plan))
     if not chosen:
-        return None
-    points, rows, seen = [], [], set()
+        return [], [], []
+    points: list[Point] = []
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    workload = next((ran.file.workload for ran in runs if ran.file), "")
     for name, plan in list(chosen.values()):
         name = next(each for each in (name, *(f"{name} ({n})" for n in range(2, 99))) if each not in seen)
         seen.add(name)
         rows.append(
-            {"plan": name, "rule": plan.rule, "workers": plan.workers, "batch": plan.batch,
+            {"plan": name, "workload": workload, "rule": plan.rule, "workers": plan.workers, "batch": plan.batch,
              "global_batch": plan.global_batch, "base_lr": plan.base_lr, "peak_lr": plan.peak_lr,
              "warm-up": str(plan.warmup) if plan.warms_up else "none", "decay": str(plan.decay), "epochs": plan.epochs}
         )  # fmt: skip
         if len(rows) <= _MOST:
             points += [Point(name, at, plan.lr_at_epoch(at)) for at in _moments(plan)]
     figure = lines(
-        "learning-rate",
-        "Learning rate over the run",
+        f"learning-rate{suffix}",
+        f"Learning rate over the run{title}",
         points,
         Axis("epoch", "~r", whole=max(point.x for point in points) > 2),
         Axis("learning rate", "~g", zero=True),
         dots=False,
     )
-    more = [f"The plot has the first {_MOST} of {len(rows)} plans."] if len(rows) > _MOST else []
-    return Section(
-        anchor="learning-rate",
-        title="Learning-rate plans",
-        figures=[figure],
-        tables=[cells.table(rows, "Plans")],
-        notes=more,
+    more = (
+        [f"The plot{title.replace(': ', ' of ')} has the first {_MOST} of {len(rows)} plans."]
+        if len(rows) > _MOST
+        else []
     )
+    return [figure], rows, more
 
 
 def _plan_names(runs: Sequence[Ran]) -> list[str]:

@@ -89,6 +89,7 @@ def fill(values: Mapping[str, Any], figures: Sequence[Figure]) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_bound
     )
     environment.filters["json"] = as_json
+    environment.filters["code"] = _code
     library = _library() if figures else ""
     return environment.from_string(_part("page.html")).render(
         **values,
@@ -107,6 +108,20 @@ def _library() -> str:
     import vl_convert
 
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+
+
+def _code(text: str) -> Any:
+    """What stands between backticks is a command or a name.
+
+    >>> str(_code("see `hora doctor` & <log>"))
+    'see <code>hora doctor</code> &amp; &lt;log&gt;'
+    """
+    from markupsafe import Markup, escape
+
+    parts = [str(escape(_bound(part))) for part in text.split("`")]
+    if len(parts) % 2 == 0:  # one that is not closed
+        return escape(_bound(text))
+    return Markup("".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)))
 
 
 def _bound(value: Any) -> Any:

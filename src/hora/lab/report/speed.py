@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from hora.lab import published
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, lines
-from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.charts import Axis, Bar, Fall, Figure, Point, bars, lines, waterfall
+from hora.lab.report.gather import Gathered, Measured, Ran
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
+from hora.lab.scaling.waterfall import above_ideal
+from hora.lab.timeline.words import share_text
 
 __all__ = ["named", "scaling", "series_of", "speed_rows", "throughput"]
 
@@ -33,6 +35,7 @@ _RESOURCES = (
     "images_per_s_study",
     "study_steps",
 )  # in a table of their own
+_WAY = ("waterfall", "above_ideal", "slower_than_one", "link")  # drawn, marked, or said
 
 
 def number(row: Mapping[str, Any], *names: str) -> float:
@@ -52,17 +55,15 @@ def speed_rows(gathered: Gathered) -> list[Row]:
     """A row for all that was measured on a number of workers: of experiments on speed; if there are none, of runs,
     whose images/s have warm-up and everything else in them."""
     rows: list[Row] = []
-    titles = [measured.experiment.title for measured in gathered.experiments]
     for measured in gathered.experiments:
         experiment = measured.experiment
-        title = experiment.title if titles.count(experiment.title) == 1 else measured.folder.name
         if experiment.kind not in ("throughput", "scaling"):
             continue
         workload = experiment.options.get("workload") or next(
             (ran.outcome.trial.workload for ran in measured.runs if ran.outcome), ""
         )
         for row in experiment.rows:
-            rows.append({"title": title, "workload": workload, "kind": experiment.kind, **row})
+            rows.append({"title": measured.name, "workload": workload, "kind": experiment.kind, **row})
     return rows or [row for row in map(_of_run, gathered.runs) if row is not None]
 
 
@@ -109,9 +110,19 @@ def named(
         owners.setdefault(name, set()).add(str(row.get("title", "")))
     if any(len(titles) > 1 for titles in owners.values()):
         names = [
-            f"{name} ({row['title']})" if len(owners[name]) > 1 else name for name, row in zip(names, rows, strict=True)
+            f"{name}, {_of_its_own(str(row['title']))}" if len(owners[name]) > 1 else name
+            for name, row in zip(names, rows, strict=True)
         ]
     return list(zip(names, rows, strict=True))
+
+
+def _of_its_own(title: str) -> str:
+    """What tells an experiment from others of its title, or all of its name.
+
+    >>> _of_its_own("mnist: scaling (before)"), _of_its_own("mnist: scaling")
+    ('before', 'mnist: scaling')
+    """
+    return title.rpartition(" (")[2].removesuffix(")") if title.endswith(")") else title
 
 
 # ---- throughput ----
@@ -122,11 +133,17 @@ def throughput(gathered: Gathered) -> Section | None:
     rows = [row for row in speed_rows(gathered) if math.isfinite(number(row, "images_per_s"))]
     if not rows:
         return None
-    figures = [_by_workers(rows)]
+    figures = [_by_workers(rows)] if len({row["workers"] for row in rows}) > 1 else []
     if len({row.get("batch") for row in rows if row["kind"] == "throughput"}) > 1:
         figures.append(_by_batch([row for row in rows if row["kind"] == "throughput"]))
     tables = [
-        cells.table(measured.experiment.rows, measured.experiment.title, first=_FIRST, leave_out=["error", *_RESOURCES])
+        cells.table(
+            measured.experiment.rows,
+            measured.name,
+            first=_FIRST,
+            leave_out=["error", *_RESOURCES],
+            about=measured.about,
+        )
         for measured in gathered.experiments
         if measured.experiment.kind == "throughput" and measured.experiment.rows
     ]
@@ -221,13 +238,23 @@ def scaling(gathered: Gathered) -> Section | None:
     tables = [
         cells.table(
             measured.experiment.rows,
-            measured.experiment.title,
+            measured.name,
             first=_FIRST,
-            leave_out=["speed_up_low", "speed_up_high", "ideal_images_per_s", "global_batch", "error", *_RESOURCES],
+            leave_out=[
+                "speed_up_low",
+                "speed_up_high",
+                "ideal_images_per_s",
+                "global_batch",
+                "error",
+                *_RESOURCES,
+                *_WAY,
+            ],
+            about=measured.about,
         )
         for measured in gathered.experiments
         if measured.experiment.kind == "scaling" and measured.experiment.rows
     ]
+    ways = [way for measured in gathered.experiments for way in _ways(measured)]
     study = list(_published())
     words = [
         "Speed-up is images/s over those of one worker; efficiency is speed-up over workers. In grey, what the "
@@ -237,10 +264,72 @@ def scaling(gathered: Gathered) -> Section | None:
         anchor="scaling",
         title="Scaling",
         words=words,
-        figures=[_speed_up_figure(found, study, most), _efficiency_figure(found, study)],
-        tables=tables,
+        figures=[
+            *(figure for figures, _ in ways for figure in figures),
+            _speed_up_figure(found, study, most),
+            _efficiency_figure(found, study),
+        ],
+        tables=[*tables, *(table for _, table in ways)],
         reference=[_published_table()],
     )
+
+
+def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
+    """The way from ideal to measured, of each mode's largest job, as `hora lab scaling` prints it; and how it changes
+    with the workers."""
+    rows = [row for row in measured.experiment.rows if row.get("waterfall") and row.get("state", "done") == "done"]
+    if measured.experiment.kind != "scaling":
+        return
+    modes = list(dict.fromkeys(row.get("mode") for row in rows))
+    for mode in modes:
+        mine = [row for row in rows if row.get("mode") == mode]
+        top = max(mine, key=lambda row: number(row, "workers"))
+        name = f"{measured.folder.name}-{mode}"
+        of = f", {mode} scaling" if len(modes) > 1 else ""
+        known = [part for part in top["waterfall"] if math.isfinite(number(part, "share"))]
+        total_ms = sum(number(part, "ms") for part in known)
+        falls = [Fall(str(part["part"]), number(part, "share"), _part_text(part), note=part["title"]) for part in known]
+        falls.append(
+            Fall("a step", 1.0, _part_text({"ms": total_ms, "share": 1.0}), "with all of its parts", whole=True)
+        )
+        unknown = [str(part["title"]) for part in top["waterfall"] if part not in known]
+        figures = [
+            waterfall(
+                f"way-{name}",
+                f"From ideal to measured, {int(top['workers'])} workers{of}",
+                falls,
+                Axis("of a step", ".0%"),
+                caption=f"Ideal is a step of computing alone. {measured.about}."
+                + (f" Not measured: {', '.join(unknown)}." if unknown else ""),
+            )
+        ]
+        if len(mine) > 1:
+            parts = [
+                Bar(f"{int(row['workers'])} workers", str(part["part"]), number(part, "share"), note=str(part["title"]))
+                for row in mine
+                for part in row["waterfall"]
+            ]
+            figures.append(bars(f"ways-{name}", f"A step by workers{of}", parts, Axis("of a step", ".0%"), longest=1.0))
+        lines = [
+            {
+                "part": part["title"],
+                "time_ms": part.get("ms"),
+                "of_a_step_share": part.get("share"),
+            }
+            for part in top["waterfall"]
+        ]
+        title = f"From ideal to measured: {measured.name}, {int(top['workers'])} workers{of}"
+        note = f"Not measured: {', '.join(unknown)} (hora lab scaling --pauses)." if unknown else ""
+        yield (
+            figures,
+            cells.table(
+                [line for line in lines if line["time_ms"] is not None], title, note=note, about=measured.about
+            ),
+        )
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    return f"{cells.number_text(number(part, 'ms'))} ms, {share_text(number(part, 'share'))}"
 
 
 def _published() -> Iterator[SpeedUp]:
@@ -257,7 +346,7 @@ _FRAMEWORKS = {"horovod+tensorflow": "Horovod, TensorFlow", "pytorch": "PyTorch"
 
 def _speed_up_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp], most: float) -> Figure:
     reach = max(4.0, 2 * most)
-    points = [Point(each.series, each.workers, each.value, each.low, each.high) for each in found]
+    points = [Point(each.series, each.workers, each.value, each.low, each.high, note=_believed(each)) for each in found]
     points += [Point(each.series, each.workers, each.limit, style="dashed", note=_ALONE) for each in _limits(found)]
     points += [Point(_IDEAL, at, at, style="dashed") for at in (1.0, reach)]
     points += [Point(each.series, each.workers, each.value, style="dashed") for each in study if each.workers <= reach]
@@ -274,7 +363,9 @@ def _speed_up_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp], most: f
 
 def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Figure:
     points = [
-        Point(each.series, n, each.value / n, each.low / n, each.high / n) for each in found for n in (each.workers,)
+        Point(each.series, n, each.value / n, each.low / n, each.high / n, note=_believed(each))
+        for each in found
+        for n in (each.workers,)
     ]
     points += [
         Point(each.series, each.workers, each.limit / each.workers, style="dashed", note=_ALONE)
@@ -288,9 +379,16 @@ def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Fi
         points,
         Axis("workers", "d", "log", 2, ticks=ticks),
         Axis("speed-up / workers", ".0%", zero=any(point.y < 0.5 for point in points)),
-        caption="100 % is ideal. The study's runs go up to 32 GPUs on 8 hosts.",
+        caption="100 % is ideal. "
+        + ("What is above it is not to be believed. " if any(map(_believed, found)) else "")
+        + "The study's runs go up to 32 GPUs on 8 hosts.",
         quiet=list(dict.fromkeys(each.series for each in study)),
     )
+
+
+def _believed(each: SpeedUp) -> str:
+    """What is to be said of more than ideal."""
+    return "above ideal: not to be believed" if above_ideal(each.value / each.workers) else ""
 
 
 def _limits(found: Sequence[SpeedUp]) -> list[SpeedUp]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, lines
+from hora.lab.report.charts import Axis, Figure, Point, Style, lines
 from hora.lab.report.gather import Gathered
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
@@ -26,13 +26,21 @@ def study(gathered: Gathered) -> Section | None:
         if not rows:
             continue
         figures += _speed_ups(rows, place)
-        tables.append(cells.table(rows, f"{measured.experiment.title}: throughput", leave_out=["what", "gpus"]))
+        tables.append(
+            cells.table(
+                rows,
+                f"{measured.name}: throughput",
+                first=("framework", "here", "workers", "batch", "images_per_s", "speed_up", "published_speed_up"),
+                leave_out=["what", "gpus", "experiment", "steady_images_per_s", "first_batch_s"],
+                about=measured.about,
+            )
+        )
     if not tables:
         return None
     words = [
-        "The study's frameworks and what stands for them here, each over one worker of its own. Solid: measured here, "
-        "or predicted beyond as many workers as there are cores; the points say which. In grey, what the study "
-        "published."
+        "The study's frameworks and what stands for them here, each over one worker of its own, at its largest batch. "
+        "Filled marks and solid lines were measured here; hollow marks and dotted lines are predicted, for more "
+        "workers than there are cores. In grey, what the study published."
     ]
     return Section(anchor="study", title="The study in miniature", words=words, figures=figures, tables=tables)
 
@@ -47,11 +55,17 @@ def _speed_ups(rows: Sequence[Row], place: int) -> list[Figure]:
     for row in chosen:
         here, there = str(row.get("here") or row["framework"]), f"study: {row['framework']}"
         quiet.append(there)
-        points.append(Point(here, number(row, "workers"), number(row, "speed_up"), note=str(row.get("state", ""))))
+        style: Style = "predicted" if row.get("state") == "predicted" else "solid"
+        note = "predicted" if style == "predicted" else "measured"
+        points.append(Point(here, number(row, "workers"), number(row, "speed_up"), style=style, note=note))
         points.append(Point(there, number(row, "gpus"), number(row, "published_speed_up"), style="dashed"))
     points = [point for point in points if math.isfinite(point.y)]
     if not points:
         return []
+    for series in {point.series for point in points if point.style == "predicted"}:
+        last = max((p for p in points if p.series == series and p.style == "solid"), key=lambda p: p.x, default=None)
+        if last is not None:  # where the prediction begins
+            points.append(last._replace(style="predicted", dot=False))
     ticks = tuple(sorted({point.x for point in points}))
     top = max(ticks)
     points += [Point("ideal", at, at, style="dashed") for at in (1.0, top) if top > 1]

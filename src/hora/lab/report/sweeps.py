@@ -13,6 +13,8 @@ from hora.lab.report.speed import number
 
 __all__ = ["sweep"]
 
+_MOST_TICKS = 8
+
 
 def sweep(gathered: Gathered) -> Section | None:
     """The points of sweeps: a table, and the metric by the option with the most values."""
@@ -20,7 +22,9 @@ def sweep(gathered: Gathered) -> Section | None:
     figures: list[Figure] = []
     for measured in gathered.experiments:
         if measured.experiment.kind == "sweep" and measured.experiment.rows:
-            tables.append(cells.table(measured.experiment.rows, measured.experiment.title, leave_out=["error"]))
+            tables.append(
+                cells.table(measured.experiment.rows, measured.name, leave_out=["error"], about=measured.about)
+            )
             figures += _metric_figure(measured, len(figures))
     return Section(anchor="sweep", title="Sweep", figures=figures, tables=tables) if tables else None
 
@@ -47,13 +51,20 @@ def _metric_figure(measured: Measured, before: int) -> list[Figure]:
         Point(name, number(row, across), number(row, metric), note=str(row.get("trial", "")))
         for name, row in zip(names, rows, strict=True)
     ]
+    ticks = tuple(sorted(set(values))) if len(set(values)) <= _MOST_TICKS else ()
     share = "accuracy" in metric or "top" in metric
     return [
         lines(
             f"sweep-{before + 1}",
             f"{cells.heading(metric)} by {cells.heading(across)}".capitalize(),
             points,
-            Axis(cells.heading(across), "~g", "log" if max(values) > 8 * min(values) else "linear", nice=False),
+            Axis(
+                cells.heading(across),
+                "~g",
+                "log" if max(values) > 8 * min(values) else "linear",
+                ticks=ticks,
+                nice=False,
+            ),
             Axis(cells.heading(metric), ".1%" if share else "~s"),
         )
     ]

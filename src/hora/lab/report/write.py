@@ -12,7 +12,7 @@ from hora import __version__
 from hora.checkpoint.whole import replacing
 from hora.errors import UsageError
 from hora.lab.records import Experiment
-from hora.lab.report import benchmarks, learning, plans, render, speed, study, sweeps, time_spent
+from hora.lab.report import benchmarks, gan, learning, plans, render, speed, study, sweeps, time_spent
 from hora.lab.report.answer import answer
 from hora.lab.report.gather import Gathered, gather
 from hora.lab.report.methods import failures, methods
@@ -36,7 +36,8 @@ def sections(gathered: Gathered) -> list[Section]:
     """Those that have something to show, in the order of the page. One whose rows are not what they should be is a
     problem, and the others are made."""
     makers = (
-        study.study, speed.scaling, speed.throughput, learning.quality, sweeps.sweep, plans.plans, time_spent.timelines,
+        study.study, speed.scaling, speed.throughput, learning.quality, gan.gan3d, sweeps.sweep, plans.plans,
+        time_spent.timelines,
         time_spent.utilisation, benchmarks.benchmarks, failures,
     )  # fmt: skip
     found = []
@@ -49,7 +50,10 @@ def sections(gathered: Gathered) -> list[Section]:
                 f"them ({type(error).__name__}: {error})."
             )
         else:
-            found += [section] if section is not None else []
+            if section is not None:
+                drawn = [figure for figure in section.figures if figure.worth]
+                if drawn or section.tables:
+                    found.append(msgspec.structs.replace(section, figures=drawn))
     return found
 
 
@@ -87,6 +91,7 @@ def write(paths: Sequence[Path], page: Path, plots: Path | None = None, title: s
 def _title(gathered: Gathered) -> str:
     titles = list(dict.fromkeys(measured.experiment.title for measured in gathered.experiments))
     workloads = {title.partition(": ")[0] for title in titles}
+    workloads |= {ran.file.workload for ran in gathered.runs if ran.file and titles}
     if len(workloads) == 1 and len(titles) < 5:
         named = [title.partition(": ")[2] or title for title in titles]
         return f"{next(iter(workloads))}: {_listed(named)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ __all__ = [
     "Order",
     "Stage",
     "Warn",
+    "hora_words",
     "name_of",
     "parse_env",
     "parse_mem",
@@ -84,6 +86,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.nodes * self.tasks_per_node
 
     @property
+    def starts_workers(self) -> bool:
+        """Whether the command starts its workers itself, so that the script runs it once: Hora's own commands do."""
+        return self.launcher == "hora" and hora_words(self.command) is not None
+
+    @property
     def output_pattern(self) -> str:
         """Where the output goes, under a name that tells the experiment apart."""
         if self.output and not (self.output.endswith("/") or Path(self.output).is_dir()):
@@ -122,6 +129,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
                 f"--array {self.array!r}: give task numbers such as 0-9, 1,3,5 or 0-99%4 (four at a time)."
             )
         self._check_chain()
+        words = hora_words(self.command)
+        if self.launcher == "srun" and words is not None and words[:1] != ("train",):
+            raise UsageError(
+                f"--launcher srun would start 'hora {' '.join(words[:1])}' once a task, and it starts its own workers. "
+                "Leave --launcher out."
+            )
         names = [stage.name for stage in self.stage]
         if len(set(names)) < len(names):
             raise UsageError(f"--stage: two sources would have the same name ({', '.join(names)}). Use SOURCE:NAME.")
@@ -150,15 +163,35 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 # ---- reading values ----
 
 
+def hora_words(command: Sequence[str]) -> tuple[str, ...] | None:
+    """What follows ``hora`` in a command of Hora's own, however it is started; None of any other.
+
+    >>> hora_words(["venv/bin/hora", "lab", "scaling"]), hora_words(["python3", "-m", "hora", "train"])
+    (('lab', 'scaling'), ('train',))
+    >>> hora_words(["python", "train.py", "hora"])
+    """
+    if PurePath(command[0]).name == "hora" if command else False:
+        return tuple(command[1:])
+    if len(command) > 2 and PurePath(command[0]).name.startswith("python") and tuple(command[1:3]) == ("-m", "hora"):
+        return tuple(command[3:])
+    return None
+
+
 def name_of(command: Sequence[str]) -> str:
-    """A job's name, from the script or module that it runs.
+    """A job's name, from the script, module, workload or experiment that it runs.
 
     >>> name_of(["python", "-u", "src/train_resnet.py", "--lr", "0.1"]), name_of(["python", "-m", "lab.train"])
     ('train_resnet', 'train')
+    >>> name_of(["hora", "train", "mnist", "--epochs", "2"]), name_of(["hora", "lab", "scaling", "mnist"])
+    ('train-mnist', 'scaling-mnist')
     >>> name_of(["/opt/bin/3d model"])
     'job-3d-model'
     """
     name = PurePath(command[0]).name if command else ""
+    own = hora_words(command) or ()
+    if own[:1] != ("run",) and (words := list(takewhile(lambda word: word[:1] != "-", own))):
+        name = "-".join(PurePath(word).stem for word in words[words[0] == "lab" :][:2])
+        command = ()
     for word, following in zip(command, (*command[1:], ""), strict=False):
         if word.endswith(".py"):
             name = PurePath(word).stem

@@ -86,13 +86,13 @@ class Pbs:
         ]
 
     def launch(self, order: Order) -> str:
-        start = f"hora run -np {order.tasks} --"  # takes its hosts from $PBS_NODEFILE
+        start = "" if order.starts_workers else f"hora run -np {order.tasks} --"  # takes its hosts from $PBS_NODEFILE
         if not order.warn or not order.time_s:
             return start
         # PBS sends no warning before the time is up; timeout does, and goes on waiting.
         when_s = max(1, order.time_s - order.warn.seconds)
         left_s = f"$((SECONDS < {when_s} ? {when_s} - SECONDS : 1))"
-        return f'timeout --foreground --preserve-status --signal=USR1 "{left_s}" {start}'
+        return f'timeout --foreground --preserve-status --signal=USR1 "{left_s}" {start}'.rstrip()
 
     def requeue(self, order: Order, script: str) -> list[str]:
         return [f'qsub -W depend=afterany:"$PBS_JOBID" -v RESTARTS=$((restarts + 1)) {word(script)}']

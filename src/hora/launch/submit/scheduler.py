@@ -35,7 +35,8 @@ class Scheduler(Protocol):
         """A function of that name, which runs its arguments once on each node and fails if any of them does."""
 
     def launch(self, order: Order) -> str:
-        """What to put before the command; if the scheduler sends no warning in time, it does."""
+        """What to put before the command, nothing if that starts its workers itself; if the scheduler sends no warning
+        in time, it does."""
 
     def requeue(self, order: Order, script: str) -> list[str]:
         """Put this job back into the queue."""

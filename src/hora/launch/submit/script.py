@@ -20,43 +20,56 @@ MARK = "# Written by: "  # by which a script is known as ours, and may be overwr
 _STAGE = r"""
 # Runs on each node: brings SOURCE to TARGET on its own disk, unless it is there already.
 bring_here() {
-    local source=$1 target=$2 folder stamp needed_kb free_kb
+    local source=$1 target=$2 node folder stamp needed_kb free_kb within
+    node=${SLURMD_NODENAME:-$(uname -n)}  # $HOSTNAME may be another's: it comes with the environment
     folder=$(dirname "$target")
     mkdir -p "$(dirname "$folder")"
     mkdir -m 700 "$folder" 2>/dev/null || true
     if [[ -L $folder || ! -O $folder || -L $target || (-e $target && ! -O $target) ]]; then
-        echo "$HOSTNAME: $target cannot be trusted: it or its folder is a link or another user's; remove it" >&2
+        echo "$node: $target cannot be trusted: it or its folder is a link or another user's; remove it" >&2
         return 1
     fi
     chmod 700 "$folder"
     exec 9>"$target.lock"
     flock 9  # jobs that share a node take turns
     if [[ ! -r $source ]]; then
-        echo "$HOSTNAME: $source cannot be read" >&2
+        echo "$node: $source cannot be read" >&2
         return 1
     fi
     stamp=$(stat -L --format='%n, %s bytes, changed %y' "$source")
     if [[ -e $target && -e $target.stamp && $(<"$target.stamp") == "$stamp" ]]; then
-        echo "$HOSTNAME: $target is here already"
+        echo "$node: $target is here already"
         return 0
     fi
-    rm -rf "$target" "$target.partial"  # an older version, or what an interrupted job left
+    rm -rf "$target" "$target.partial" "$target.unpacked"  # an older version, or what an interrupted job left
     needed_kb=$(du -skL "$source" | cut -f1)
     free_kb=$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')
     if ((needed_kb >= free_kb)); then
-        echo "$HOSTNAME: $source takes at least $needed_kb KB, and $folder has $free_kb KB free" >&2
+        echo "$node: $source takes at least $needed_kb KB, and $folder has $free_kb KB free" >&2
         return 1
     fi
     case $source in
         *.tar | *.tar.* | *.tgz | *.tbz2 | *.txz | *.tzst)
             mkdir "$target.partial"
             tar --no-same-owner -xf "$source" -C "$target.partial"
+            within=$(ls -A "$target.partial")
+            case $within in
+                train | val | test) ;;  # a part of the data, which keeps its name
+                *)
+                    if [[ -n $within && -d $target.partial/$within && ! -L $target.partial/$within ]]; then
+                        chmod u+rwx "$target.partial/$within"
+                        mv "$target.partial/$within" "$target.unpacked"  # one folder: it is the data
+                        rmdir "$target.partial"
+                        mv "$target.unpacked" "$target.partial"
+                    fi
+                    ;;
+            esac
             ;;
         *) cp -rL "$source" "$target.partial" ;;
     esac
     mv "$target.partial" "$target"
     echo "$stamp" >"$target.stamp"
-    echo "$HOSTNAME: $source is now in $target"
+    echo "$node: $source is now in $target"
 }
 """.strip()
 
@@ -220,15 +233,15 @@ def _training(order: Order, scheduler: Scheduler) -> list[str]:
             f"    command+={array(order.checkpoint_args, values)}",
             "fi",
         ]
-    launch = scheduler.launch(order)
+    launch = f'{scheduler.launch(order)} "${{command[@]}}"'.lstrip()
     lines.append('say "${command[*]}"')
     if not order.warn:
-        return [*lines, f'{launch} "${{command[@]}}"', 'say "done"']
+        return [*lines, launch, 'say "done"']
     again = order.max_requeues > 0
     if again:
         lines.append(f"[[ $warned == no ]] || go_on_later {PREEMPTED_EXIT_CODE}  # warned before it began")
     lines += [
-        f'{launch} "${{command[@]}}" &',
+        f"{launch} &",
         "training=$!",
         "while :; do  # a signal ends `wait` early",
         "    code=0",

@@ -66,6 +66,8 @@ class Slurm:
         ]
 
     def launch(self, order: Order) -> str:
+        if order.starts_workers:
+            return ""
         if order.launcher == "hora":
             return f"hora run -np {order.tasks} --"  # finds itself in the allocation
         cpus = f" --cpus-per-task={order.cpus_per_task} --cpu-bind=cores" if order.cpus_per_task else ""

@@ -43,6 +43,19 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// A table that is wider than its place becomes a list of cards, with the headings inside.
+function fit() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.remove("cards");
+    if (box.clientWidth && box.scrollWidth > box.clientWidth + 1) box.classList.add("cards");
+  }
+}
+let fitted = 0;
+new ResizeObserver(() => {
+  if (fitted !== document.body.clientWidth) { fitted = document.body.clientWidth; fit(); }
+}).observe(document.body);
+for (const folded of document.querySelectorAll("details")) folded.addEventListener("toggle", fit);
+
 document.documentElement.dataset.plots = "drawing";
 Promise.all([...document.querySelectorAll("figure")].map(draw)).then(
   () => { document.documentElement.dataset.plots = "drawn"; },
