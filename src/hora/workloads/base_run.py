@@ -205,7 +205,8 @@ class BaseRun(ABC):
             self._teller.step(lambda: self._state(own), self.step_number)
         if preempted():
             self.save()
-            self.say(f"asked to leave: saved {self.checkpoint} after step {self.step_number}")
+            saved = f"saved {self.checkpoint}" if self.options.save else "nothing is saved (--no-save)"
+            self.say(f"asked to leave: {saved} after step {self.step_number}")
             raise SystemExit(PREEMPTED_EXIT_CODE)
         if self._order.steps_left and self._is_time_to_save(before, self._order.position):
             self.save()
@@ -300,7 +301,9 @@ class BaseRun(ABC):
     # ---- keeping ----
 
     def save(self) -> None:
-        """Write a checkpoint; all ranks call it together, and it is there when it returns."""
+        """Write a checkpoint, unless none are wanted; all ranks call it together, and it is there when it returns."""
+        if not self.options.save:
+            return
         self._average()
         content = {
             "epoch": self.epoch,

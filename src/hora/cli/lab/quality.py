@@ -32,7 +32,7 @@ __all__ = ["command"]
 )
 @click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one a core]")
 @click.option("--threads", type=click.IntRange(1), help="Of each process.  [default: its share of the cores]")
-@click.option("--keep-models", is_flag=True, help="Keep the checkpoints of all runs.")
+@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
 @experiment_flags
 def command(
     workload: str,
@@ -81,6 +81,7 @@ def command(
         seeds=numbers(seeds, "--seeds"),
         processes=processes or cores(),
         threads=threads,
+        keep_models=keep_models,
     )
     limits = _minutes(minutes)
     if calibration is not None and not limits:
@@ -101,7 +102,7 @@ def command(
     with records.experiment("quality", title, options, folder, runs, sys.argv) as book:
         length = plural(setup.recipe.epochs, "epoch")
         say(f"{len(planned)} runs of {length}, in {book.folder}; how long it takes, the first will tell")
-        measure(setup, book, say, minutes=limits, basis=basis, keep_models=keep_models)
+        measure(setup, book, say, minutes=limits, basis=basis)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     console.print(show.table(book.rows, title))
     if (made := show.budgets(book.rows)) is not None:

@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Of every run; may be swept too.")
 @click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: its share of the cores]")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of TPE's proposals.")
-@click.option("--keep-models", is_flag=True, help="Keep the checkpoints of all runs.")
+@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
 @experiment_flags
 def command(
     workload: str,

@@ -1,12 +1,10 @@
-"""What experiments of learning share: seeing that there is data, running a trial once, telling of it, and leaving no
-models behind."""
+"""What experiments of learning share: seeing that there is data, running a trial once, and telling of it."""
 
 from __future__ import annotations
 
 import glob
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +20,6 @@ from hora.workloads import options_of
 __all__ = ["Progress", "Say", "check_data", "conduct", "has_diverged", "result_text", "state_of"]
 
 Say = Callable[[str], None]
-_MODELS = ("*.pt", "*.pt.json", "*.pth.tar", "*.pth.tar.json", "weights2D/*.hdf5")
 
 
 def check_data(workload: str, options: Mapping[str, Any]) -> None:
@@ -57,15 +54,9 @@ def state_of(outcome: Outcome) -> str:
     return "diverged" if has_diverged(outcome) else outcome.state
 
 
-def conduct(book: Book, trial: Trial, *, keep_models: bool = False) -> Outcome:
-    """Run a trial, unless it was run before: one that diverged would do so again. Its checkpoints are deleted, as what
-    is wanted of it are its metrics."""
-    outcome = _diverged_before(book, trial) or book.run(trial)
-    if not keep_models:
-        for pattern in _MODELS:
-            for path in Path(outcome.folder).glob(pattern):
-                path.unlink(missing_ok=True)
-    return outcome
+def conduct(book: Book, trial: Trial) -> Outcome:
+    """Run a trial, unless it was run before: one that diverged would do so again."""
+    return _diverged_before(book, trial) or book.run(trial)
 
 
 def _diverged_before(book: Book, trial: Trial) -> Outcome | None:

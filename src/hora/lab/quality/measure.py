@@ -37,7 +37,6 @@ def measure(
     *,
     minutes: Sequence[float] = (),
     basis: Basis | None = None,
-    keep_models: bool = False,
 ) -> None:
     """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
     done: dict[Cell, list[Outcome]] = {cell: [] for cell in cells(setup)}
@@ -45,7 +44,7 @@ def measure(
     progress = Progress(len(planned), say)
     book.notes[:] = methods(setup, minutes, basis)
     for cell, seed, trial in planned:
-        outcome = conduct(book, trial, keep_models=keep_models)
+        outcome = conduct(book, trial)
         done[cell].append(outcome)
         name = f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}"
         progress.tell(name, result_text(outcome))

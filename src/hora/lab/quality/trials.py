@@ -14,9 +14,7 @@ import msgspec
 from hora.lab.quality.factors import BASELINE, Factor, Recipe
 from hora.lab.trial import Trial
 
-__all__ = ["Cell", "Setup", "cells", "processes_for", "trial", "trials"]
-
-MODEST = {"save_every": 0, "keep": 1}  # nothing is saved on the way
+__all__ = ["Cell", "Setup", "cells", "processes_for", "saving", "trial", "trials"]
 
 
 class Cell(NamedTuple):
@@ -35,6 +33,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     processes: int  # at most
     threads: int | None = None
+    keep_models: bool = False
     timeout_s: float = 24 * 3600.0
 
 
@@ -45,6 +44,11 @@ def processes_for(workers: int, most: int) -> int:
     ([1, 2, 1, 2], 12)
     """
     return max(part for part in range(1, min(workers, most) + 1) if workers % part == 0)
+
+
+def saving(keep_models: bool) -> dict[str, Any]:
+    """Options of runs whose metrics are wanted, and perhaps what they end with."""
+    return {"save_every": 0, "keep": 1} if keep_models else {"save": False}
 
 
 def cells(setup: Setup) -> list[Cell]:
@@ -66,7 +70,8 @@ def cells(setup: Setup) -> list[Cell]:
 
 def trial(setup: Setup, cell: Cell, seed: int) -> Trial:
     """One run."""
-    options: dict[str, Any] = {**MODEST, **setup.recipe.changes(cell.factor, cell.workers), "seed": seed}
+    changes = setup.recipe.changes(cell.factor, cell.workers)
+    options: dict[str, Any] = {**saving(setup.keep_models), **changes, "seed": seed}
     processes = processes_for(cell.workers, setup.processes)
     if processes != cell.workers:
         options["emulate_workers"] = cell.workers

@@ -30,7 +30,7 @@ from hora.lab.throughput.measure import failures
 from hora.lab.throughput.pool import plain
 from hora.lab.throughput.room import Watch
 from hora.lab.timeline.words import plural
-from hora.lab.trial import Outcome, Trial
+from hora.lab.trial import SPEED_ONLY, Outcome, Trial
 
 __all__ = ["FRAMEWORK_TEXTS", "measure"]
 
@@ -40,7 +40,6 @@ FRAMEWORK_TEXTS = {
     "horovod+pytorch": "Hora",
 }
 GRADIENT_BYTES = 4 * 3_274_634  # of the network whose speed is measured
-MODEST = {"save_every": 0, "keep": 1}
 
 
 def measure(scale: Scale, source: Path | None, cores: int, book: Book, say: Say) -> None:
@@ -100,7 +99,7 @@ def speed_trials(scale: Scale, cores: int, data: str) -> dict[tuple[str, int, in
                     workload=workload,
                     workers=workers,
                     threads_per_worker=1,  # a worker is a core here, as it is a GPU in the study: one has no more
-                    options=options if workload == "synthetic" else {**MODEST, **options},
+                    options=options if workload == "synthetic" else {**SPEED_ONLY, **options},
                     transport="gloo" if framework == "pytorch" else "auto",
                 )
     return found

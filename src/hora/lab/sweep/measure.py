@@ -14,6 +14,7 @@ import msgspec
 
 from hora.errors import UsageError
 from hora.lab.quality.conduct import Progress, Say, conduct, state_of
+from hora.lab.quality.trials import saving
 from hora.lab.records import Book
 from hora.lab.sweep.limits import Limits
 from hora.lab.sweep.search import Search
@@ -98,7 +99,7 @@ def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
         too_large = limits.refuses(whole)
         if too_large is None:
             check_point(setup.workload, setup.fixed, point)
-            outcome = conduct(book, _trial(setup, name, point), keep_models=setup.keep_models)
+            outcome = conduct(book, _trial(setup, name, point))
             value = metric_of(outcome, setup.metric, highest=setup.highest)
             state, error = state_of(outcome), outcome.error
             if state == "out of memory":
@@ -124,7 +125,8 @@ def _whole(setup: Setup, point: Point) -> dict[str, Any]:
 
 
 def _trial(setup: Setup, name: str, point: Point) -> Trial:
-    options = {"save_every": 0, "keep": 1, **setup.fixed, **point}
+    timed = {"validate": False} if setup.metric == "images_per_s" else {}
+    options = {**saving(setup.keep_models), **timed, **setup.fixed, **point}
     workers = options.pop(WORKERS, setup.workers)
     return Trial(
         name=name,

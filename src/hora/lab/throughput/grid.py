@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.trial import Trial
+from hora.lab.trial import SPEED_ONLY, Trial
 from hora.workloads import WORKLOADS, options_of
 
 __all__ = ["TRANSPORTS", "Job", "Point", "TransportName", "limits_of", "points", "turns"]
@@ -53,13 +53,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return options_of(self.workload).of(self.options).batch
 
     def trial(self, point: Point, turn: int, *, independent: bool = False, timeline: bool = False) -> Trial:
-        """One run of a point. Nothing is saved on the way and little is told, so that steps are all there is."""
+        """One run of a point. Steps are all there is in it: no validation, and nothing is saved."""
         part = "limit" if independent else "timeline" if timeline else f"{point.transport}"
         return Trial(
             name=f"{point.workers}w-b{point.batch}-t{point.threads}-{part}-{turn + 1}",
             workload=self.workload,
             workers=point.workers,
-            options={"max_steps": self.steps, "save_every": 0, **self.options, "batch": point.batch},
+            options={"max_steps": self.steps, **SPEED_ONLY, **self.options, "batch": point.batch},
             threads_per_worker=point.threads,
             inter_threads=self.inter_threads,
             transport="auto" if independent else point.transport,

@@ -96,8 +96,8 @@ def methods(job: Job) -> list[str]:
     """How images/s were made, for whoever reads them later."""
     runs = "one run" if job.repeats == 1 else f"{job.repeats} runs, taken by turns,"
     return [
-        f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps, "
-        "validation and checkpoints are left out; the 90 % interval is from drawing runs and steps again",
+        f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps "
+        "are left out, and nothing is validated or saved; the 90 % interval is from drawing runs and steps again",
         "limit: the same processes at once, each training alone, without communication, in the same turn; one worker "
         "is its own limit",
     ]

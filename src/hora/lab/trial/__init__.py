@@ -25,12 +25,13 @@ from hora.workloads import WORKLOADS, options_of, record
 from hora.workloads import folder as run_folder
 from hora.workloads.start import worker_folder
 
-__all__ = ["FILE", "LOG", "Outcome", "OutcomeState", "Trial", "command_of", "load", "run"]
+__all__ = ["FILE", "LOG", "SPEED_ONLY", "Outcome", "OutcomeState", "Trial", "command_of", "load", "run"]
 
 FILE = "outcome.json"
 LOG = "log.txt"
 RESULT = "result.json"
 TIMELINE = "timeline.json"
+SPEED_ONLY: Mapping[str, Any] = {"validate": False, "save": False}  # options of a trial that is only to be timed
 OutcomeState = Literal["done", "out of memory", "failed", "timeout", "interrupted"]
 
 _ANSWERS = ("done", "out of memory", "timeout")  # it would come out the same again
