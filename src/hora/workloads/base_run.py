@@ -186,7 +186,10 @@ class BaseRun(ABC):
     def step(self) -> None:
         """A step is done, on all ranks: note it, tell it, and leave with a checkpoint if the job was asked to end."""
         samples, before = self._order.next_samples, self._order.position
+        first = math.isnan(self._clock.first_batch_s)
         self._taken, self.step_s = True, self._clock.step(samples)
+        if first and self._note is not None:
+            self._note.first_step()
         self._order.advance()
         own = self._now.local()
         self._means.take(self._now)

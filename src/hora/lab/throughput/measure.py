@@ -109,8 +109,8 @@ def _more_methods(job: Job) -> list[str]:
     return [
         f"study: the reference study's formula, images of a step over the mean of the first {first} steps{fewer}, the "
         "very first included",
-        "first batch: from the start of the run to the end of its first step; CPU: of the cores that may be used, "
-        "while it trained; memory: the most that all processes of the job had together",
+        "first s: from the start of the command to the end of the first step, imports and data included; CPU: of the "
+        "cores that may be used, while it trained; memory: the most that all processes of the job had together",
     ]
 
 

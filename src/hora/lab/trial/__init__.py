@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     error: str = ""  # one line, if it is not done
     folder: str
     seconds: float = 0.0  # of the whole child
-    first_batch_s: float = math.nan  # from the start of the run to the end of its first step
+    first_batch_s: float = math.nan  # from the start of the child to the end of its first step
     step_s: list[float] = []  # steady steps of rank 0, without those of the warm-up
     warmup_steps: int = 0  # how many were left out
     rank_step_s: dict[int, float] = {}  # the median steady step of each rank that kept a record
@@ -211,7 +211,7 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
     trial, usage = outcome.trial, child.usage
     outcome.seconds = child.seconds
     outcome.result = _result(folder)
-    outcome.first_batch_s = _number(outcome.result.get("first_batch_s"))
+    outcome.first_batch_s = measure.first_batch_s(folder, child.started)
     ranks = range(trial.workers) if trial.independent else range(1)
     places = {rank: folder / worker_folder(rank) if rank else folder for rank in ranks}
     speeds = {rank: measure.speed(record.read_lines(place)[0]) for rank, place in places.items()}
@@ -226,7 +226,7 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
         outcome.images_per_s_high = sum(speed.high for speed in speeds.values())
         outcome.images_per_s_study = sum(speed.study for speed in speeds.values())
     if not trial.hosts:  # the processes of other hosts are not seen from here
-        outcome.cpu_share = usage.cpu_share(measure.training_time(folder, outcome.first_batch_s))
+        outcome.cpu_share = usage.cpu_share(measure.training_time(folder))
         outcome.memory_bytes = usage.memory_bytes
     outcome.gpu_share = usage.gpu_share()
 
@@ -241,7 +241,3 @@ def _result(folder: Path) -> dict[str, Any]:
         return run_folder.read(folder).result
     except BadData:
         return {}
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

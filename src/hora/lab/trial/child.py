@@ -36,6 +36,7 @@ class Child:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command, self._environment, self._log = command, environment, log
         self._began = self._ended = 0.0
+        self.started = 0.0  # as time.time() counts
         self.oom_kills = 0  # how often the kernel killed somebody for want of memory meanwhile
 
     def __enter__(self) -> Child:
@@ -51,7 +52,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            self._began = time.monotonic()
+            self._began, self.started = time.monotonic(), time.time()
             self._guardian.watch(self._popen.pid)
             self.usage = Usage(self._popen.pid, self._log.with_name("gpu.txt"))
         except BaseException:

@@ -45,6 +45,8 @@ class Kept:
             loss = step()
             seconds = time.perf_counter() - began
             self._step += 1
+            if self._step == 1 and self._note is not None:
+                self._note.first_step()
             samples = self._plan.global_batch
             if self._record is not None:
                 self._record.step(
