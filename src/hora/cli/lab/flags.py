@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from hora.workloads import WORKLOADS, options_of
 if TYPE_CHECKING:
     from hora.lab.records import Book
 
-__all__ = ["experiment_flags", "folder_of", "kept", "numbers", "say", "settings", "write_json"]
+__all__ = ["experiment_flags", "folder_of", "kept", "numbers", "say", "settings", "waiting", "write_json"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,6 +109,23 @@ def kept(book: Book) -> Iterator[None]:
 def say(line: str) -> None:
     """Progress, on stderr, so that stdout has the table alone."""
     click.echo(line, err=True)
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """What is done now, for something that takes long: on a terminal a line in its place, with the time since it began;
+    elsewhere a line each."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, highlight=False)
+    if not sys.stderr.isatty() or console.is_dumb_terminal:
+        yield say
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as drawn:
+        task = drawn.add_task("", total=None)
+        yield lambda line: drawn.update(task, description=line)
 
 
 def write_json(file: Path | None, book: Book) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, numbers, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -65,10 +65,9 @@ def command(
     from hora.lab.quality.conduct import check_data
     from hora.lab.quality.factors import Recipe, parse_factors
     from hora.lab.quality.measure import check, measure
-    from hora.lab.quality.trials import Setup, cells, trials
+    from hora.lab.quality.trials import Setup, cells
     from hora.lab.throughput.room import cores
-    from hora.lab.throughput.show import print_notes
-    from hora.lab.timeline.words import plural
+    from hora.lab.throughput.show import fitted, print_notes
 
     given = settings(workload, sets)
     check(workload)
@@ -91,7 +90,6 @@ def command(
         basis = known.study() if calibration == "study" else known.read(Path(calibration))
     check_data(workload, given)
     folder = folder_of(out, resume)
-    planned = list(trials(setup))
     for cell in cells(setup):
         setup.recipe.options(cell.factor, cell.workers)  # refuses before anything starts
     title = f"{workload}: quality by workers and factor"
@@ -99,12 +97,10 @@ def command(
         "workload": workload, "workers": list(setup.workers), "factors": [f.name for f in setup.factors],
         "seeds": list(setup.seeds), "epochs": setup.recipe.epochs, "minutes": list(limits), "set": dict(given),
     }  # fmt: skip
-    with records.experiment("quality", title, options, folder, runs, sys.argv) as book:
-        length = plural(setup.recipe.epochs, "epoch")
-        say(f"{len(planned)} runs of {length}, in {book.folder}; how long it takes, the first will tell")
+    with records.experiment("quality", title, options, folder, runs, sys.argv) as book, kept(book):
         measure(setup, book, say, minutes=limits, basis=basis)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.table(book.rows, title))
+    console.print(fitted(show.table(book.rows, title), console, ("time", "epoch", "top-5 %", "final %", "n")))
     if (made := show.budgets(book.rows)) is not None:
         console.print(made)
     console.print()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, say, settings, write_json
+from hora.cli.lab.flags import experiment_flags, folder_of, kept, say, settings, write_json
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -60,7 +60,7 @@ def command(
     from hora.lab.sweep.measure import USUAL_METRICS, Setup, is_highest_best, measure
     from hora.lab.sweep.search import Grid, Search, Tpe
     from hora.lab.sweep.space import Dimension, check_point, corners, grid_points, parse_grid, parse_ranges
-    from hora.lab.throughput.show import print_notes
+    from hora.lab.throughput.show import fitted, print_notes
 
     fixed = settings(workload, sets)
     if epochs is not None:
@@ -100,11 +100,10 @@ def command(
         "workload": workload, "grid": grid, "tpe": tpe, "range": list(ranges), "metric": name, "highest": highest,
         "swept": swept, "set": dict(fixed), "workers": workers, "seed": seed,
     }  # fmt: skip
-    with records.experiment("sweep", title, options, folder, runs, sys.argv) as book:
-        say(f"{search.total} points, in {book.folder}; go on with --resume {book.folder} if it is stopped")
+    with records.experiment("sweep", title, options, folder, runs, sys.argv) as book, kept(book):
         measure(setup, search, book, say)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.table(book.rows, swept, name, title))
+    console.print(fitted(show.table(book.rows, swept, name, title), console, ("time", "images/s", "peak lr")))
     console.print()
     print_notes(console, [*book.notes, f"kept in {book.folder}"])
     write_json(json_file, book)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab.predict.calibration import Basis
 from hora.lab.quality import rows as table
-from hora.lab.quality.conduct import Progress, Say, conduct, has_diverged, result_text
+from hora.lab.quality.conduct import Say, conduct, has_diverged, result_text
 from hora.lab.quality.trials import Cell, Setup, cells, processes_for, trials
 from hora.lab.quality.verdict import findings
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.throughput.measure import failures
 from hora.lab.throughput.room import Watch
 from hora.lab.timeline.words import plural
@@ -41,13 +42,13 @@ def measure(
     """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
     done: dict[Cell, list[Outcome]] = {cell: [] for cell in cells(setup)}
     planned, watch = list(trials(setup)), Watch()
-    progress = Progress(len(planned), say)
+    progress = Progress(book, [trial for _, _, trial in planned], say)
     book.notes[:] = methods(setup, minutes, basis)
     for cell, seed, trial in planned:
+        progress.begin(f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}")
         outcome = conduct(book, trial)
         done[cell].append(outcome)
-        name = f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}"
-        progress.tell(name, result_text(outcome))
+        progress.tell(result_text(outcome))
         if cell.workers == 1 and outcome.state == "failed" and not has_diverged(outcome):
             raise EnvironmentUnfit(
                 f"one worker cannot be trained, so there is nothing to compare with: {outcome.error} See "

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.quality.conduct import Progress, Say, conduct, state_of
+from hora.lab.quality.conduct import Say, conduct, state_of
 from hora.lab.quality.trials import saving
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.sweep.limits import Limits
 from hora.lab.sweep.search import Search
 from hora.lab.sweep.space import WORKERS, Point, check_point, value_text
@@ -91,11 +92,12 @@ def _is_number(value: Any) -> bool:
 
 def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
     """Try every point; rows and notes are in the book, also of what was done when it is interrupted."""
-    limits, progress = Limits(), Progress(search.total, say)
+    limits, progress = Limits(), Progress(book, search.total, say)
     book.notes[:] = methods(setup)
     rows: list[dict[str, Any]] = []
     for name, point in search.points():
         whole = _whole(setup, point)
+        progress.begin(f"{setup.workload}, " + " ".join(f"{key}={value_text(each)}" for key, each in point.items()))
         too_large = limits.refuses(whole)
         if too_large is None:
             check_point(setup.workload, setup.fixed, point)
@@ -112,8 +114,7 @@ def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
         _mark(rows, setup)
         book.rows = rows
         book.write()
-        told = " ".join(f"{key}={value_text(each)}" for key, each in point.items())
-        progress.tell(f"{setup.workload}, {told}", _result_text(setup, value, state, outcome))
+        progress.tell(_result_text(setup, value, state, outcome))
     book.notes += [f"{kind or 'here'}: a batch of {batch} does not fit into memory" for kind, batch in limits]
     book.write()
 

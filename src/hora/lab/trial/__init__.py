@@ -83,8 +83,15 @@ class Outcome(msgspec.Struct, kw_only=True):
         return self.state == "done"
 
 
-def run(trial: Trial, folder: Path, *, say: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended."""
+def run(
+    trial: Trial,
+    folder: Path,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    look: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended.
+    ``look`` is called about once a second while it runs, with the seconds that it has."""
     command, variables = command_of(trial, folder), _variables(trial, folder)
     found = _answer(trial, folder)
     if found is not None:
@@ -94,7 +101,7 @@ def run(trial: Trial, folder: Path, *, say: Callable[[str], None] = lambda line:
     outcome = Outcome(trial=trial, state="interrupted", folder=str(folder))
     with Child(command, {**env.environ(), **variables}, folder / LOG) as child:
         try:
-            code = child.wait(trial.timeout_s)
+            code = child.wait(trial.timeout_s, look)
             outcome.state, outcome.error = _how(code, child, folder)
         except BaseException:
             child.end()

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -72,11 +72,13 @@ class Child:
         """How long it has run."""
         return (self._ended or time.monotonic()) - self._began
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Watch it until it ends; its exit code, or None: the time was up, and it was ended."""
+    def wait(self, timeout_s: float, look: Callable[[float], None] | None = None) -> int | None:
+        """Watch it until it ends; its exit code, or None: the time was up, and it was ended. ``look`` watches too."""
         deadline = self._began + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             self.usage.look()
+            if look is not None:
+                look(self.seconds)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._popen.wait(min(_LOOK_S, left_s))
                 self._note_end()
