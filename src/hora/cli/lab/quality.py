@@ -64,10 +64,12 @@ def command(
     from hora.lab.quality import show
     from hora.lab.quality.conduct import check_data
     from hora.lab.quality.factors import Recipe, parse_factors
-    from hora.lab.quality.measure import check, measure
+    from hora.lab.quality.measure import check, measure, refuse_exact
     from hora.lab.quality.trials import Setup, cells
     from hora.lab.throughput.room import cores
     from hora.lab.throughput.show import fitted, print_notes
+    from hora.lab.trial.cost import samples_in
+    from hora.workloads import options_of
 
     given = settings(workload, sets)
     check(workload)
@@ -81,7 +83,9 @@ def command(
         processes=processes or cores(),
         threads=threads,
         keep_models=keep_models,
+        samples=samples_in(workload, options_of(workload).of(given).data_folder),
     )
+    refuse_exact(setup)
     limits = _minutes(minutes)
     if calibration is not None and not limits:
         raise UsageError("--calibration is for --minutes, which was not given. Give both, or neither.")

@@ -8,7 +8,7 @@ from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab.predict.calibration import Basis
 from hora.lab.quality import rows as table
 from hora.lab.quality.conduct import Say, conduct, has_diverged, result_text
-from hora.lab.quality.trials import Cell, Setup, cells, processes_for, trials
+from hora.lab.quality.trials import Cell, Setup, cells, plan_of, processes_for, trials, twins
 from hora.lab.quality.verdict import findings
 from hora.lab.records import Book
 from hora.lab.records.progress import Progress
@@ -29,6 +29,26 @@ def check(workload: str) -> None:
             f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(LEARNING)}; 'hora lab "
             "sweep' compares anything by any metric."
         )
+
+
+def refuse_exact(setup: Setup) -> None:
+    """Refuse warm-ups that were given in epochs and are shorter than a step, or the same as another."""
+    for cell, same in twins(setup).items():
+        if cell.factor.warmup:
+            raise UsageError(
+                f"--factors {cell.factor.name}: {_why(setup, cell, same)}. There is nothing to compare. Give a longer "
+                "warm-up, more --epochs or a smaller batch, or leave it out."
+            )
+
+
+def _why(setup: Setup, cell: Cell, same: str) -> str:
+    """Why a cell is the same as another."""
+    plan = plan_of(setup, cell)
+    steps = plan.warmup.epochs * plan.steps_per_epoch
+    short = (
+        f"warms up for {steps:.2g} of a step, which is no warm-up" if steps < 1 else "has the same rate at every step"
+    )
+    return f"on {plural(cell.workers, 'worker')} {cell.factor.name} {short}: it would be {same}"
 
 
 def measure(
@@ -75,10 +95,12 @@ def step_time(basis: Basis) -> table.StepTime:
 def methods(setup: Setup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
     """How the figures were made, for whoever reads them later."""
     recipe = setup.recipe
+    seeds = len(setup.seeds)
+    of = f"{plural(seeds, 'seed')}, and ± their standard deviation" if seeds > 1 else "one seed, which has no interval"
     notes = [
         f"every factor changes one thing against one worker, which trains a batch of "
-        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is "
-        f"of {plural(len(setup.seeds), 'seed')}, and ± their standard deviation",
+        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is of {of}",
+        *(f"left out: {_why(setup, cell, same)}" for cell, same in twins(setup).items()),
     ]
     counts = sorted({cell.workers for cell in cells(setup)})
     emulated = [count for count in counts if processes_for(count, setup.processes) != count]
