@@ -10,8 +10,8 @@ from hora.lab.quality.measure import methods, refuse_exact
 from hora.lab.quality.trials import Setup, cells, trials
 
 
-def setup(factors: str, epochs: float, samples: int = 2000, base_batch: int = 50) -> Setup:
-    recipe = Recipe.of("mnist", {"batch": 50, "base_batch": base_batch}, epochs)
+def setup(factors: str, epochs: float, samples: int = 2000) -> Setup:
+    recipe = Recipe.of("mnist", {"batch": 50, "base_batch": 50}, epochs)
     made = parse_factors(factors)
     return Setup(recipe=recipe, workers=(1, 8), factors=made, seeds=(1,), processes=2, samples=samples)
 
@@ -34,8 +34,12 @@ def test_a_warm_up_shorter_than_a_step_is_left_out_and_said() -> None:
 def test_a_warm_up_that_was_given_in_epochs_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--factors iteration:0.1: on 8 workers .* 0.5 of a step"):
         refuse_exact(setup("linear,iteration:0.1", 2))
+    small = Setup(
+        recipe=Recipe.of("mnist", {"batch": 10}, 2), workers=(1, 8), factors=parse_factors("gradual:1"), seeds=(1,),
+        processes=2, samples=2000,
+    )  # fmt: skip
     with pytest.raises(UsageError, match=r"--factors gradual:1: .*it would be linear"):
-        refuse_exact(setup("gradual:1", 2, base_batch=800))  # the rate stays below --lr
+        refuse_exact(small)  # 80 samples a step, of a rate for 100: it does not grow
     refuse_exact(setup("linear,iteration:1", 2))
 
 
