@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.launch.jobs import run_hora
+from tests.launch.jobs import on_terminal, run_hora
 
 from hora.cli.lab import lab
 from hora.errors import UsageError
@@ -32,6 +33,7 @@ def test_figures_are_those_of_the_steps(tmp_path: Path) -> None:
     done = run_hora(*GRID, "--out", out, "--runs", tmp_path, "--json", file, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "3/3 synthetic, 2 workers, batch 8, 1 thread:" in done.stderr and "images/s" in done.stdout
+    assert done.stderr.startswith("3 trials, about ") and "\x1b" not in done.stderr and "log:" not in done.stderr
     assert "the first 12 steps (the study took 200)" in " ".join(done.stdout.split())
     written = json.loads(file.read_text())
     assert written["kind"] == "throughput" and written["state"] == "done"
@@ -47,6 +49,21 @@ def test_figures_are_those_of_the_steps(tmp_path: Path) -> None:
     again = run_hora(*GRID, "--resume", out, "--runs", tmp_path, timeout_s=TIMEOUT_S)  # nothing is left to run
     assert again.returncode == 0, again.stderr
     assert json.loads((out / "experiment.json").read_text())["rows"] == written["rows"]
+
+
+@pytest.mark.parametrize(("columns", "more"), [(80, {}), (200, {"NO_COLOR": "1"})])
+def test_on_a_terminal_it_shows_which_trial_runs_and_leaves_a_table_that_fits(
+    tmp_path: Path, columns: int, more: dict[str, str]
+) -> None:
+    grid = ["lab", "throughput", "synthetic", "--set", "model=mnist_horovod", "--workers", "1", "--batch", "8",
+            "--steps", "10", "--repeats", "1", "--out", "out"]  # fmt: skip
+    shown = on_terminal(*grid, columns=columns, timeout_s=TIMEOUT_S, cwd=tmp_path, **more)
+    assert shown.exit_code == 0, shown.text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.text)
+    assert "1 trial, about" in plain and "starting; 0 s" in plain and "log: out/trials/1w-b8-" in plain
+    table = plain[plain.index("synthetic: throughput") :].splitlines()
+    assert max(map(len, table)) <= columns and "…" not in plain
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown.text)  # no colours
 
 
 def median(folder: Path) -> float:

@@ -152,6 +152,8 @@ class TableBackend:
         self._faults = Faults(lib, self._core, rank, self.peers)
         self._plans: dict[tuple[int, int], tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
+        self._leaving: list[int] = []  # plans that are wanted no more, but whose events have not been read
+        self._tracing = False
         self._sets: dict[tuple[int, ...], int] = {}
         self._warned: set[frozenset[str]] = set()
         self._abandoned: list[object] = []  # buffers that the core may still touch
@@ -343,9 +345,20 @@ class TableBackend:
         return int(number)
 
     def _drop_plan(self, number: int) -> None:
-        if self._core is not None and number >= 0:
+        if number >= 0 and self._tracing:
+            self._leaving.append(number)
+        elif number >= 0:
+            self._forget_plan(number)
+
+    def _forget_plan(self, number: int) -> None:
+        if self._core is not None:
             self._planned.pop(number, None)
             self._lib.drop(self._core, number)
+
+    def _drop_leaving(self, numbers: Sequence[int]) -> None:
+        del self._leaving[: len(numbers)]  # others may have been added meanwhile
+        for number in numbers:
+            self._forget_plan(number)
 
     def _warn_about_lines(self, said: dict[int, Request]) -> None:
         """Once for each pair of lines, and on one rank."""
@@ -441,15 +454,20 @@ class TableBackend:
 
     def trace(self, on: bool) -> None:
         self._lib.trace(self._core, int(on))
+        self._tracing = on
+        if not on:
+            self._drop_leaving(tuple(self._leaving))
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
+        leaving = tuple(self._leaving)
         buffer = ctypes.create_string_buffer(24 * 4096)
         found = []
         while n := self._lib.events(self._core, buffer, 4096):
             for time_ns, plan, what, rank, detail in struct.iter_unpack("<QIHHQ", buffer.raw[: 24 * n]):
                 if (request := self._planned.get(plan)) is not None:
                     found.append(Event(time_ns, request, What(what), rank, detail))
+        self._drop_leaving(leaving)
         return found
 
     # ---- the end ----

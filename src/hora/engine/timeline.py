@@ -183,6 +183,7 @@ def _shape_of(request: Request, failed: int) -> dict[str, object]:
         args = {"dtype": first.dtype.name.lower(), "shape": str(list(first.shape))}
     if len(request.segments) > 1:
         args["tensors"] = len(request.segments)
+        args["bytes"] = sum(segment.nbytes for segment in request.segments)
     if failed:
         args["failed"] = failed
     return args

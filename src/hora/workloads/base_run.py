@@ -193,7 +193,10 @@ class BaseRun(ABC):
     def step(self) -> None:
         """A step is done, on all ranks: note it, tell it, and leave with a checkpoint if the job was asked to end."""
         samples, before = self._order.next_samples, self._order.position
+        first = math.isnan(self._clock.first_batch_s)
         self._taken, self.step_s = True, self._clock.step(samples)
+        if first and self._note is not None:
+            self._note.first_step()
         self._order.advance()
         own = self._now.local()
         self._means.take(self._now)
@@ -214,7 +217,8 @@ class BaseRun(ABC):
             self._clock.start()
         if (self._turns is None or self._turns.meets) and preempted():
             self.save()
-            self.say(f"asked to leave: saved {self.checkpoint} after step {self.step_number}")
+            saved = f"saved {self.checkpoint}" if self.options.save else "nothing is saved (--no-save)"
+            self.say(f"asked to leave: {saved} after step {self.step_number}")
             raise SystemExit(PREEMPTED_EXIT_CODE)
         if self._order.steps_left and self._is_time_to_save(before, self._order.position):
             self.save()
@@ -312,7 +316,9 @@ class BaseRun(ABC):
     # ---- keeping ----
 
     def save(self) -> None:
-        """Write a checkpoint; all ranks call it together, and it is there when it returns."""
+        """Write a checkpoint, unless none are wanted; all ranks call it together, and it is there when it returns."""
+        if not self.options.save:
+            return
         began = time.perf_counter()
         self._average()
         content = {

@@ -54,6 +54,7 @@ class RunFile(msgspec.Struct, kw_only=True):
     command: list[str] = []
     pid: int = 0
     started: str = ""  # ISO, UTC
+    first_step: str = ""  # when that had ended
     ended: str = ""
     state: State = "running"
     error: str = ""
@@ -93,6 +94,10 @@ class RunNote:
             started=now(),
         )
         self._write()
+
+    def first_step(self) -> None:
+        """The first step has ended; it is written down with the end."""
+        self._file.first_step = now()
 
     def end(self, error: BaseException | None, result: Mapping[str, Any]) -> None:
         """It is over; how, says what ended it. Only the first end counts."""

@@ -73,8 +73,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int, Meta(ge=0, description="Threads of the inter-op pool, for each worker; 0: as the framework has it.")
     ] = 0
 
+    validate: Annotated[bool, Meta(description="Whether the model is validated after every epoch.")] = True
     val_batch: Annotated[int, Meta(gt=0, description="Samples each worker takes at a time in validation.")] = 1000
 
+    save: Annotated[bool, Meta(description="Whether checkpoints are written.")] = True
     save_every: Annotated[
         float, Meta(ge=0, description="Epochs between checkpoints, such as 1 or 0.25; 0: only at the end.")
     ] = 1.0

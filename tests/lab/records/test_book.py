@@ -33,7 +33,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trials are not run, only counted; one called 'stop' is interrupted."""
     ran: list[str] = []
 
-    def run(wanted: Trial, folder: Path, *, say: Callable[[str], None]) -> Outcome:
+    def run(wanted: Trial, folder: Path, *, say: Callable[[str], None], look: object) -> Outcome:
         ran.append(f"{wanted.name} in {folder.parent.name}")
         if wanted.name == "stop":
             raise KeyboardInterrupt

@@ -80,3 +80,21 @@ def test_a_point_of_a_sweep_that_came_to_no_number_does_not_end_the_sweep() -> N
     trial = Trial(name="a", workload="mnist")
     run = Outcome(trial=trial, state="done", folder="", epochs=[{"val_loss": None}], result={"val_loss": None})
     assert metric_of(run, "val_loss", highest=False) is None
+
+
+def test_the_list_has_the_largest_jobs_efficiency_and_no_prediction(tmp_path: Path) -> None:
+    def line(name: str, kind: str, rows: list[dict[str, Any]]) -> summary.Line:
+        made_up.write_experiment(tmp_path / name, kind=kind, rows=rows)
+        return next(line for line in summary.lines_of(scan(tmp_path))[0] if line.folder.endswith(name))
+
+    rows = [
+        {"workers": n, "efficiency": e, "images_per_s": 9.0, "state": "done"} for n, e in ((1, 1.0), (4, 0.7), (2, 0.8))
+    ]
+    assert line("falls", "scaling", rows).result == "efficiency 70 % on 4"
+    flagged = [rows[0], {"workers": 2, "efficiency": 1.04, "efficiency_low": 1.01, "state": "done"}]
+    assert line("above", "scaling", flagged).result == "above ideal (104 %) on 2: not comparable"
+    study = [
+        {"workers": n, "images_per_s": 100.0 * n, "state": "done" if n < 4 else "predicted"} for n in (1, 2, 16, 32)
+    ]
+    found = line("study", "study", study)
+    assert (found.result, found.workers) == ("200 images/s", "1-2")

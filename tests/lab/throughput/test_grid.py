@@ -21,9 +21,9 @@ def test_repeats_are_taken_by_turns_and_limits_beside_their_points() -> None:
 
 
 def test_options_that_are_given_beat_those_of_the_experiment_but_for_the_batch() -> None:
-    job = Job(workload="mnist", steps=30, repeats=1, options={"batch": 7, "save_every": 1.0, "lr": 0.5})
+    job = Job(workload="mnist", steps=30, repeats=1, options={"batch": 7, "save": True, "lr": 0.5})
     [(_, trial)] = turns(job, points([1], [32], [1], ["auto"]))
-    assert trial.options == {"max_steps": 30, "save_every": 1.0, "batch": 32, "lr": 0.5}
+    assert trial.options == {"max_steps": 30, "validate": False, "save": True, "batch": 32, "lr": 0.5}
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:

@@ -38,3 +38,14 @@ def test_what_is_alike_has_no_column() -> None:
 def test_a_point_that_failed_says_how() -> None:
     text = shown([row(), row(batch=512, state="out of memory", images_per_s=None)])
     assert "out of memory" in text
+
+
+def test_columns_are_left_out_rather_than_figures_cut_off() -> None:
+    rows = [row(workers=1, images_per_s=81.26), row(), row(transport="gloo", threads=2)]
+    for width in (60, 80, 100):
+        file = StringIO()
+        console = Console(file=file, width=width)
+        console.print(show.fitted(show.table(rows, "mnist"), console, show.EXPENDABLE))
+        text = file.getvalue()
+        assert "12,346" in text and "…" not in text and max(map(len, text.splitlines())) <= width
+        assert ("no room for CPU" in text) == (width < 100)

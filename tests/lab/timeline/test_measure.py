@@ -9,8 +9,9 @@ from tests.lab.timeline import traces
 from tests.lab.timeline.traces import Op, op
 
 from hora.lab.timeline.clock import put_together
-from hora.lab.timeline.measure import Numbers, measure
-from hora.lab.timeline.read import read
+from hora.lab.timeline.measure import Numbers, measure, steps_of
+from hora.lab.timeline.read import Operation, read
+from hora.lab.timeline.sweep import Flight
 
 MS = 1000
 
@@ -60,8 +61,8 @@ def test_batches(tmp_path: Path) -> None:
         ops += [op(f"g{i}", [t, t], t + 10, t + 110, shape=(1024,), fused=3) for i in range(3)]
         ops.append(op("big", [t + 200, t + 200], t + 200, t + 1200, shape=(1 << 18,)))
     fusion = numbers(tmp_path, ops).fusion
-    assert (fusion.operations, fusion.batches, fusion.tiny, fusion.per_step) == (24, 12, 6, 2)
-    assert (fusion.tiny_us, fusion.bytes) == (100, 6 * (3 * 4096 + (1 << 20)))
+    assert (fusion.operations, fusion.batches, fusion.tiny, fusion.per_step) == (16, 8, 4, 2)  # of 6 steps, 4
+    assert (fusion.tiny_us, fusion.bytes) == (100, 4 * (3 * 4096 + (1 << 20)))
     slowest, *rest = numbers(tmp_path, ops).tensors
     assert (slowest.name, slowest.nbytes, slowest.move_us) == ("big", 1 << 20, 1000)
     assert [tensor.move_us for tensor in rest] == pytest.approx([100 / 3] * 3)
@@ -76,8 +77,29 @@ def test_horovods_batches_are_those_that_move_at_once(tmp_path: Path, version: s
     track = read(traces.horovod(tmp_path / "t.json", ops, version))
     put_together([track])
     found = measure([track])
-    assert (found.fusion.operations, found.fusion.batches) == (30, 12)
+    assert (found.fusion.operations, found.fusion.batches) == (20, 8)
     assert [time.rank for time in found.ranks] == [0, 1]
+
+
+def flown(*names: str, **sizes: int) -> list[Flight]:
+    return [Flight(Operation(name, "ALLREDUCE", 0, {}, nbytes=sizes.get(name, 4)), 0, -1) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "starts"),
+    [
+        (["barrier", "p", "p", *["g", "h"] * 5, "p"], [3, 5, 7, 9, 11]),
+        ([*["g", "loss", "loss", "loss", "loss"] * 4], [0, 5, 10, 15]),
+        ([*["allreduce.g", "allreduce.hora.preempted"] * 4, "allreduce.hora.preempted"], [0, 2, 4, 6]),
+        (["a.gradients.0.w", "a.gradients.0.roll.0", *["a.gradients.0.bucket.1"] * 4], [0, 2, 3, 4, 5]),
+        (["a.gradients.0.w", "a.gradients.0.roll.0", *["a.gradients.0.g", "a.gradients.0.roll.2"] * 3], [0, 2, 4, 6]),
+        (["allreduce.hora.preempted"] * 3, [0, 1, 2]),
+        (["a", "b", "a", "b"], []),
+    ],
+)  # fmt: skip
+def test_steps_are_those_of_what_moves_most(names: list[str], starts: list[int]) -> None:
+    """Neither start-up, nor an epoch's end, nor what comes several times a step, nor Hora's own talk makes a step."""
+    assert steps_of(flown(*names, g=4096, h=64)) == starts
 
 
 def test_who_begins_late_to_move_is_waited_for(tmp_path: Path) -> None:

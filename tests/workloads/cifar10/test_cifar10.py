@@ -183,6 +183,14 @@ def test_a_depth_that_is_none_is_refused() -> None:
     assert sum(p.numel() for p in network("v1", 8).parameters()) < 100_000
 
 
+def test_only_steps_if_only_their_speed_is_wanted(tmp_path: Path) -> None:
+    write(tmp_path / "data", (20, 20, 20, 20, 20))
+    given = {"data": str(tmp_path / "data"), "out": str(tmp_path / "out"), "network": "v1", "depth": 8, "epochs": 1}
+    result = train(Options.of({**given, "batch": 50, "validate": False, "save": False}))
+    assert result["steps"] == 2 and "val_accuracy" not in result
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metrics.jsonl", "run.json"]
+
+
 def test_a_short_run_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "data", (20, 20, 20, 20, 20))
     options = {"data": str(tmp_path / "data"), "out": str(tmp_path / "out"), "network": "v1", "depth": 8, "epochs": 4}

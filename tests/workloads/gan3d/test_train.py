@@ -124,6 +124,12 @@ def test_every_worker_has_its_own_events_noise_and_statistics(straight: tuple[Pa
     assert counts == {2 * STEPS}  # two updates a step of each network; a frozen discriminator does not count
 
 
+def test_only_steps_if_only_their_speed_is_wanted(showers: Path, tmp_path: Path) -> None:
+    printed = train(showers, tmp_path, "--max-steps", 1, "--no-validate", "--no-save")
+    assert "Testing" not in printed and "saving weights" not in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "result.json", "run.json"]
+
+
 def test_an_interrupted_run_ends_with_the_same_bits(straight: tuple[Path, str], showers: Path, tmp_path: Path) -> None:
     halfway = straight[0] / "step-00000003.pt"  # through the second epoch
     assert f"going on from {halfway}, after step 3" in train(showers, tmp_path, "--resume", str(halfway))

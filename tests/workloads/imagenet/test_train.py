@@ -105,6 +105,12 @@ def test_an_interrupted_run_ends_with_the_same_bits(pictures: Path, tmp_path: Pa
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+def test_only_steps_if_only_their_speed_is_wanted(pictures: Path, tmp_path: Path, capfd: Any) -> None:
+    assert train_here(short(pictures, tmp_path, max_steps=1, validate=False, save=False)) == 0
+    assert "Test:" not in capfd.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
+
+
 def test_it_goes_on_from_a_checkpoint_of_the_studys_own_script(pictures: Path, tmp_path: Path, capfd: Any) -> None:
     assert train_here(short(pictures, tmp_path / "ours", max_steps=1)) == 0
     ours = torch.load(tmp_path / "ours" / "checkpoint.pth.tar", weights_only=True)

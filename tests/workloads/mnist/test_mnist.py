@@ -88,6 +88,13 @@ def test_a_short_run_learns(tmp_path: Path, digits: Path, capsys: pytest.Capture
     assert re.search(r"^epoch 1/1  step 10/30  loss \S+  accuracy \S+ %  [\d,]+ images/s  lr 0.001  ETA", said, re.M)
 
 
+def test_only_steps_if_only_their_speed_is_wanted(tmp_path: Path, digits: Path) -> None:
+    given = {"data": str(digits), "out": str(tmp_path), "batch": 200, "epochs": 2, "save_every": 0.3}
+    result = train(Options.of({**given, "validate": False, "save": False}))
+    assert result["steps"] == 6 and "val_accuracy" not in result and result["checkpoint"] == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
+
+
 IN_BF16 = {"precision": "bf16", "emulate_workers": 2, "accumulate": 2, "batch": 16}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import say
+from hora.cli.lab.flags import say, waiting
 
 __all__ = ["command"]
 
@@ -25,16 +25,19 @@ __all__ = ["command"]
     show_default=True, help="File for what was measured.",
 )  # fmt: skip
 def command(model: str, np: int, rounds: int, out: Path) -> None:
-    """Measure a step and this machine's communication, in about two minutes, for 'hora plan --calibration FILE'.
+    """Measure a step and this machine's communication, in about a minute, for 'hora plan --calibration FILE'.
 
     The network between hosts cannot be measured from one: give it to 'hora plan' as --link.
     """
     from hora.checkpoint.whole import write_json
     from hora.lab.bench.figures import time_text
-    from hora.lab.predict.calibrate import calibrate
+    from hora.lab.predict.calibrate import calibrate, estimate_s
+    from hora.lab.predict.forecast import duration_text
     from hora.lab.timeline.words import rate_text, share_text, size_text
 
-    found = calibrate(model, np, rounds=rounds, progress=say)
+    say(f"about {duration_text(estimate_s(rounds))} (a guess, for {np} free cores)")
+    with waiting() as progress:
+        found = calibrate(model, np, rounds=rounds, progress=progress)
     write_json(out, found, "-o")
     assert found.inside is not None and found.exposed is not None and found.jitter is not None  # all are measured
     for name, text in {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "numbers",
     "say",
     "settings",
+    "waiting",
     "write_json",
 ]
 
@@ -144,6 +146,23 @@ def kept(book: Book) -> Iterator[None]:
 def say(line: str) -> None:
     """Progress, on stderr, so that stdout has the table alone."""
     click.echo(line, err=True)
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """What is done now, for something that takes long: on a terminal a line in its place, with the time since it began;
+    elsewhere a line each."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, highlight=False)
+    if not sys.stderr.isatty() or console.is_dumb_terminal:
+        yield say
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as drawn:
+        task = drawn.add_task("", total=None)
+        yield lambda line: drawn.update(task, description=line)
 
 
 def write_json(file: Path | None, book: Book) -> None:

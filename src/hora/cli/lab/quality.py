@@ -32,7 +32,7 @@ __all__ = ["command"]
 )
 @click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one a core]")
 @click.option("--threads", type=click.IntRange(1), help="Of each process.  [default: its share of the cores]")
-@click.option("--keep-models", is_flag=True, help="Keep the checkpoints of all runs.")
+@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
 @experiment_flags
 def command(
     workload: str,
@@ -64,11 +64,12 @@ def command(
     from hora.lab.quality import show
     from hora.lab.quality.conduct import check_data
     from hora.lab.quality.factors import Recipe, parse_factors
-    from hora.lab.quality.measure import check, measure
-    from hora.lab.quality.trials import Setup, cells, trials
+    from hora.lab.quality.measure import check, measure, refuse_exact
+    from hora.lab.quality.trials import Setup, cells
     from hora.lab.throughput.room import cores
-    from hora.lab.throughput.show import print_notes
-    from hora.lab.timeline.words import plural
+    from hora.lab.throughput.show import fitted, print_notes
+    from hora.lab.trial.cost import samples_in
+    from hora.workloads import options_of
 
     given = settings(workload, sets)
     check(workload)
@@ -81,7 +82,10 @@ def command(
         seeds=numbers(seeds, "--seeds"),
         processes=processes or cores(),
         threads=threads,
+        keep_models=keep_models,
+        samples=samples_in(workload, options_of(workload).of(given).data_folder),
     )
+    refuse_exact(setup)
     limits = _minutes(minutes)
     if calibration is not None and not limits:
         raise UsageError("--calibration is for --minutes, which was not given. Give both, or neither.")
@@ -90,7 +94,6 @@ def command(
         basis = known.study() if calibration == "study" else known.read(Path(calibration))
     check_data(workload, given)
     folder = folder_of(out, resume)
-    planned = list(trials(setup))
     for cell in cells(setup):
         setup.recipe.options(cell.factor, cell.workers)  # refuses before anything starts
     title = f"{workload}: quality by workers and factor"
@@ -99,11 +102,9 @@ def command(
         "seeds": list(setup.seeds), "epochs": setup.recipe.epochs, "minutes": list(limits), "set": dict(given),
     }  # fmt: skip
     with records.experiment("quality", title, options, folder, runs, sys.argv) as book, kept(book):
-        length = plural(setup.recipe.epochs, "epoch")
-        say(f"{len(planned)} runs of {length}, in {book.folder}; how long it takes, the first will tell")
-        measure(setup, book, say, minutes=limits, basis=basis, keep_models=keep_models)
+        measure(setup, book, say, minutes=limits, basis=basis)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.table(book.rows, title))
+    console.print(fitted(show.table(book.rows, title), console, ("time", "epoch", "top-5 %", "final %", "n")))
     if (made := show.budgets(book.rows)) is not None:
         console.print(made)
     console.print()

@@ -43,12 +43,11 @@ def command(
     from rich.console import Console
 
     from hora.lab import records
-    from hora.lab.predict.forecast import duration_text
     from hora.lab.study import show
     from hora.lab.study.measure import measure
-    from hora.lab.study.scale import FULL, QUICK, estimate_s
+    from hora.lab.study.scale import FULL, QUICK
     from hora.lab.throughput.room import cores
-    from hora.lab.throughput.show import print_notes
+    from hora.lab.throughput.show import fitted, print_notes
 
     source = data or (Path("data/mnist") if Path("data/mnist").is_dir() else None)
     if data is not None and not data.is_dir():
@@ -57,13 +56,11 @@ def command(
     options = {"scale": scale.name, "data": str(source or "generated"), "processes": most}
     title = f"the reference study in miniature ({scale.name})"
     with records.experiment("study", title, options, folder_of(out, resume), runs, sys.argv) as book, kept(book):
-        about = duration_text(estimate_s(scale, most))
-        say(f"this takes about {about} if {most} cores are free; in {book.folder}, go on there with --resume")
         measure(scale, source, most, book, say)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.speed_table(book.rows))
+    console.print(fitted(show.speed_table(book.rows), console, ("steady", "study's", "batch")))
     console.print()
-    console.print(show.quality_table(book.rows))
+    console.print(fitted(show.quality_table(book.rows), console, ("min", "top-5 %", "epoch", "study's lr")))
     console.print()
     show.print_answers(console, book.findings)
     console.print()

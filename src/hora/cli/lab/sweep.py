@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Of every run; may be swept too.")
 @click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: its share of the cores]")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of TPE's proposals.")
-@click.option("--keep-models", is_flag=True, help="Keep the checkpoints of all runs.")
+@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
 @experiment_flags
 def command(
     workload: str,
@@ -60,7 +60,7 @@ def command(
     from hora.lab.sweep.measure import USUAL_METRICS, Setup, is_highest_best, measure
     from hora.lab.sweep.search import Grid, Search, Tpe
     from hora.lab.sweep.space import Dimension, check_point, corners, grid_points, parse_grid, parse_ranges
-    from hora.lab.throughput.show import print_notes
+    from hora.lab.throughput.show import fitted, print_notes
 
     fixed = settings(workload, sets)
     if epochs is not None:
@@ -101,10 +101,9 @@ def command(
         "swept": swept, "set": dict(fixed), "workers": workers, "seed": seed,
     }  # fmt: skip
     with records.experiment("sweep", title, options, folder, runs, sys.argv) as book, kept(book):
-        say(f"{search.total} points, in {book.folder}; go on with --resume {book.folder} if it is stopped")
         measure(setup, search, book, say)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.table(book.rows, swept, name, title))
+    console.print(fitted(show.table(book.rows, swept, name, title), console, ("time", "images/s", "peak lr")))
     console.print()
     print_notes(console, [*book.notes, f"kept in {book.folder}"])
     write_json(json_file, book)

@@ -74,6 +74,6 @@ def command(
     with records.experiment("throughput", title, given, folder, runs, sys.argv) as book, kept(book):
         measure.measure(job, grid, book, say)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(show.table(book.rows, title))
+    console.print(show.fitted(show.table(book.rows, title), console, show.EXPENDABLE))
     show.print_notes(console, [*book.notes, f"kept in {book.folder}"])
     write_json(json_file, book)

@@ -1,4 +1,4 @@
-"""A calibration by measurement, on this machine: two short benchmarks, about two minutes.
+"""A calibration by measurement, on this machine: two short benchmarks, about a minute.
 
 `hora bench allreduce` gives latency and bandwidth inside the host; `hora bench train` gives the step with and without
 communication, in the same run, so that what drifts drifts for both. The network between hosts cannot be measured from
@@ -16,10 +16,12 @@ from hora.lab.predict.calibration import Calibration, LinkFacts
 from hora.lab.predict.network import Cluster, Link, traffic
 from hora.lab.predict.step import BACKWARD, expected_max
 
-__all__ = ["GRADIENT_BYTES", "calibrate", "calibration_of", "link_of"]
+__all__ = ["GRADIENT_BYTES", "calibrate", "calibration_of", "estimate_s", "link_of"]
 
 GRADIENT_BYTES = {"resnet50": 4 * resnet50.floats(), "mlp": 4 * 1_863_690, "mnist": 4 * 21_840}
 SMALL, LARGE = 4, 16 << 20
+START_S = 10.0  # of workers, with their first steps
+ROUND_S = 2.5  # of two contenders that train, a second or so each
 NINETY = 1.2816  # standard deviations from the median to the mark that a tenth exceeds
 
 
@@ -39,9 +41,20 @@ def calibrate(
         )
     allreduce = Plan(bench="allreduce", contenders=("hora",), sizes=(SMALL, LARGE), rounds=rounds)
     train = Plan(bench="train", contenders=("limit", "hora"), models=(model,), rounds=rounds, round_s=round_s)
-    moved = drive.measure(allreduce, np, "calibrate", [], progress)
-    trained = drive.measure(train, np, "calibrate", [], progress)
+    progress("1/2 moving data: starting workers")
+    moved = drive.measure(allreduce, np, "calibrate", [], lambda line: progress(f"1/2 moving data: {line}"))
+    progress("2/2 training: starting workers")
+    trained = drive.measure(train, np, "calibrate", [], lambda line: progress(f"2/2 training: {line}"))
     return calibration_of(model, np, moved, trained)
+
+
+def estimate_s(rounds: int) -> float:
+    """About how long it takes: two starts, and in every round a turn of each contender.
+
+    >>> estimate_s(11)
+    47.5
+    """
+    return 2 * START_S + rounds * ROUND_S
 
 
 def link_of(small: Row, large: Row, cluster: Cluster) -> LinkFacts:

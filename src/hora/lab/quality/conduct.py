@@ -1,12 +1,9 @@
-"""What experiments of learning share: seeing that there is data, running a trial once, telling of it, and leaving no
-models behind."""
+"""What experiments of learning share: seeing that there is data, running a trial once, and telling of it."""
 
 from __future__ import annotations
 
 import glob
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,10 +16,9 @@ from hora.lab.records import Book
 from hora.lab.trial import Outcome, Trial
 from hora.workloads import options_of
 
-__all__ = ["Progress", "Say", "check_data", "conduct", "has_diverged", "result_text", "state_of"]
+__all__ = ["Say", "check_data", "conduct", "has_diverged", "result_text", "state_of"]
 
 Say = Callable[[str], None]
-_MODELS = ("*.pt", "*.pt.json", "*.pth.tar", "*.pth.tar.json", "weights2D/*.hdf5")
 
 
 def check_data(workload: str, options: Mapping[str, Any]) -> None:
@@ -57,15 +53,9 @@ def state_of(outcome: Outcome) -> str:
     return "diverged" if has_diverged(outcome) else outcome.state
 
 
-def conduct(book: Book, trial: Trial, *, keep_models: bool = False) -> Outcome:
-    """Run a trial, unless it was run before: one that diverged would do so again. Its checkpoints are deleted, as what
-    is wanted of it are its metrics."""
-    outcome = _diverged_before(book, trial) or book.run(trial)
-    if not keep_models:
-        for pattern in _MODELS:
-            for path in Path(outcome.folder).glob(pattern):
-                path.unlink(missing_ok=True)
-    return outcome
+def conduct(book: Book, trial: Trial) -> Outcome:
+    """Run a trial, unless it was run before: one that diverged would do so again."""
+    return _diverged_before(book, trial) or book.run(trial)
 
 
 def _diverged_before(book: Book, trial: Trial) -> Outcome | None:
@@ -83,22 +73,3 @@ def result_text(outcome: Outcome) -> str:
         return state_of(outcome)
     run = learned(outcome.epochs)
     return "done" if run is None else f"top-1 {100 * run.top1[run.best]:.2f} % in {duration_text(run.seconds[-1])}"
-
-
-class Progress:
-    """Says how each trial went and about how long the rest takes: as long as those before it, on average."""
-
-    def __init__(self, total: int, say: Say) -> None:
-        self._total, self._say, self._number, self._ran, self._took_s = total, say, 0, 0, 0.0
-        self._began = time.monotonic()
-
-    def tell(self, name: str, text: str) -> None:
-        """``3/12 mnist, linear, 8 workers, seed 1: top-1 97.31 % in 14 s; about 3 min left``."""
-        self._number += 1
-        now = time.monotonic()
-        took, self._began = now - self._began, now
-        if took > 0.2:  # what was there already takes no time, and would make the rest look short
-            self._ran, self._took_s = self._ran + 1, self._took_s + took
-        rest = self._total - self._number
-        left = f"; about {duration_text(rest * self._took_s / self._ran)} left" if rest > 0 and self._ran else ""
-        self._say(f"{self._number}/{max(self._total, self._number)} {name}: {text}{left}")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab.predict.calibration import Basis
 from hora.lab.quality import rows as table
-from hora.lab.quality.conduct import Progress, Say, conduct, has_diverged, result_text
-from hora.lab.quality.trials import Cell, Setup, cells, processes_for, trials
+from hora.lab.quality.conduct import Say, conduct, has_diverged, result_text
+from hora.lab.quality.trials import Cell, Setup, cells, plan_of, processes_for, trials, twins
 from hora.lab.quality.verdict import findings
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.throughput.measure import failures
 from hora.lab.throughput.room import Watch
 from hora.lab.timeline.words import plural
@@ -30,6 +31,26 @@ def check(workload: str) -> None:
         )
 
 
+def refuse_exact(setup: Setup) -> None:
+    """Refuse warm-ups that were given in epochs and are shorter than a step, or the same as another."""
+    for cell, same in twins(setup).items():
+        if cell.factor.warmup:
+            raise UsageError(
+                f"--factors {cell.factor.name}: {_why(setup, cell, same)}. There is nothing to compare. Give a longer "
+                "warm-up, more --epochs or a smaller batch, or leave it out."
+            )
+
+
+def _why(setup: Setup, cell: Cell, same: str) -> str:
+    """Why a cell is the same as another."""
+    plan = plan_of(setup, cell)
+    steps = plan.warmup.epochs * plan.steps_per_epoch
+    short = (
+        f"warms up for {steps:.2g} of a step, which is no warm-up" if steps < 1 else "has the same rate at every step"
+    )
+    return f"on {plural(cell.workers, 'worker')} {cell.factor.name} {short}: it would be {same}"
+
+
 def measure(
     setup: Setup,
     book: Book,
@@ -37,18 +58,17 @@ def measure(
     *,
     minutes: Sequence[float] = (),
     basis: Basis | None = None,
-    keep_models: bool = False,
 ) -> None:
     """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
     done: dict[Cell, list[Outcome]] = {cell: [] for cell in cells(setup)}
     planned, watch = list(trials(setup)), Watch()
-    progress = Progress(len(planned), say)
+    progress = Progress(book, [trial for _, _, trial in planned], say)
     book.notes[:] = methods(setup, minutes, basis)
     for cell, seed, trial in planned:
-        outcome = conduct(book, trial, keep_models=keep_models)
+        progress.begin(f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}")
+        outcome = conduct(book, trial)
         done[cell].append(outcome)
-        name = f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}"
-        progress.tell(name, result_text(outcome))
+        progress.tell(result_text(outcome))
         if cell.workers == 1 and outcome.state == "failed" and not has_diverged(outcome):
             raise EnvironmentUnfit(
                 f"one worker cannot be trained, so there is nothing to compare with: {outcome.error} See "
@@ -75,10 +95,12 @@ def step_time(basis: Basis) -> table.StepTime:
 def methods(setup: Setup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
     """How the figures were made, for whoever reads them later."""
     recipe = setup.recipe
+    seeds = len(setup.seeds)
+    of = f"{plural(seeds, 'seed')}, and ± their standard deviation" if seeds > 1 else "one seed, which has no interval"
     notes = [
         f"every factor changes one thing against one worker, which trains a batch of "
-        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is "
-        f"of {plural(len(setup.seeds), 'seed')}, and ± their standard deviation",
+        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is of {of}",
+        *(f"left out: {_why(setup, cell, same)}" for cell, same in twins(setup).items()),
     ]
     counts = sorted({cell.workers for cell in cells(setup)})
     emulated = [count for count in counts if processes_for(count, setup.processes) != count]

@@ -69,8 +69,8 @@ def row(
         "epochs": setup.recipe.epochs,
         "seeds": len(runs),
         "best_top1": plain(mean(best)),
-        "best_top1_low": min(best, default=None),
-        "best_top1_high": max(best, default=None),
+        "best_top1_low": min(best) if len(best) > 1 else None,  # one seed has no interval
+        "best_top1_high": max(best) if len(best) > 1 else None,
         "best_top1_spread": plain(spread(best)),
         "best_top1_seeds": best,
         "best_epoch": statistics.median(run.epoch[run.best] for run in runs) if runs else None,

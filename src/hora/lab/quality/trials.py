@@ -6,17 +6,17 @@ worker is the baseline of all factors, and runs once a seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
-from hora.lab.quality.factors import BASELINE, Factor, Recipe
+from hora.lab.quality.factors import BASELINE, FACTORS, Factor, Recipe
 from hora.lab.trial import Trial
+from hora.schedule import Plan
 
-__all__ = ["Cell", "Setup", "cells", "processes_for", "trial", "trials"]
-
-MODEST = {"save_every": 0, "keep": 1}  # nothing is saved on the way
+__all__ = ["Cell", "Setup", "cells", "plan_of", "processes_for", "saving", "trial", "trials", "twins"]
 
 
 class Cell(NamedTuple):
@@ -35,6 +35,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     processes: int  # at most
     threads: int | None = None
+    keep_models: bool = False
+    samples: int = 0  # of an epoch; 0: not known
     timeout_s: float = 24 * 3600.0
 
 
@@ -47,8 +49,14 @@ def processes_for(workers: int, most: int) -> int:
     return max(part for part in range(1, min(workers, most) + 1) if workers % part == 0)
 
 
+def saving(keep_models: bool) -> dict[str, Any]:
+    """Options of runs whose metrics are wanted, and perhaps what they end with."""
+    return {"save_every": 0, "keep": 1} if keep_models else {"save": False}
+
+
 def cells(setup: Setup) -> list[Cell]:
-    """The rows: one worker, then factor by factor. With fewer workers than a batch is divided by there is no row.
+    """The rows: one worker, then factor by factor. With fewer workers than a batch is divided by there is no row, nor
+    of what would be the same as another.
 
     >>> from hora.lab.quality.factors import parse_factors
     >>> recipe = Recipe.of("mnist", {}, 1)
@@ -57,16 +65,56 @@ def cells(setup: Setup) -> list[Cell]:
     >>> [(cell.factor.name, cell.workers) for cell in cells(some)]
     [('baseline', 1), ('naive', 2), ('naive', 8), ('reduced-batch', 8)]
     """
+    return [Cell(BASELINE, 1), *(cell for cell in _all(setup) if not twin(setup, cell))]
+
+
+def twins(setup: Setup) -> dict[Cell, str]:
+    """The cells that are left out, and what each would be the same as."""
+    return {cell: same for cell in _all(setup) if (same := twin(setup, cell))}
+
+
+def twin(setup: Setup, cell: Cell) -> str:
+    """The factor that has the same rates at every step, so that it would be the same run; "" if none has. A warm-up
+    that is shorter than a step is none, and so may one be to a rate that is no larger.
+
+    >>> from hora.lab.quality.factors import parse_factors
+    >>> some = Setup(recipe=Recipe.of("mnist", {"batch": 10}, 1), workers=(1, 8), seeds=(1,), processes=2, samples=1000,
+    ...              factors=parse_factors("linear,gradual5,gradual10,gradual:1,iteration:1"))
+    >>> [twin(some, cell) for cell in _all(some)]
+    ['', 'linear', '', 'linear', '']
+    """
+    if not setup.samples or not cell.factor.warms_up or cell.factor.parts > 1:
+        return ""
+    mine, plan = _rates(setup, cell), plan_of(setup, cell)
+    too_short = plan.warmup.epochs * plan.steps_per_epoch < 1
+    if too_short or mine == _rates(setup, Cell(FACTORS["linear"], cell.workers)):
+        return "linear"
+    before = setup.factors[: setup.factors.index(cell.factor)]
+    others = [factor for factor in before if factor.parts == 1]
+    return next((factor.name for factor in others if _rates(setup, Cell(factor, cell.workers)) == mine), "")
+
+
+def plan_of(setup: Setup, cell: Cell) -> Plan:
+    """The rates of a cell, on the samples that there are."""
+    return setup.recipe.options(cell.factor, cell.workers).plan(setup.samples, cell.workers)
+
+
+def _all(setup: Setup) -> list[Cell]:
     many = [workers for workers in setup.workers if workers > 1]
-    return [
-        Cell(BASELINE, 1),
-        *(Cell(factor, workers) for factor in setup.factors for workers in many if workers >= factor.parts),
-    ]
+    return [Cell(factor, workers) for factor in setup.factors for workers in many if workers >= factor.parts]
+
+
+def _rates(setup: Setup, cell: Cell) -> list[float]:
+    """Of the steps of the run; of the first thousand, in which any warm-up differs from none."""
+    plan = plan_of(setup, cell)
+    steps = min(1000, math.ceil(setup.recipe.epochs * plan.steps_per_epoch))
+    return [round(plan.lr_at_epoch(step / plan.steps_per_epoch), 12) for step in range(steps)]
 
 
 def trial(setup: Setup, cell: Cell, seed: int) -> Trial:
     """One run."""
-    options: dict[str, Any] = {**MODEST, **setup.recipe.changes(cell.factor, cell.workers), "seed": seed}
+    changes = setup.recipe.changes(cell.factor, cell.workers)
+    options: dict[str, Any] = {**saving(setup.keep_models), **changes, "seed": seed}
     processes = processes_for(cell.workers, setup.processes)
     if processes != cell.workers:
         options["emulate_workers"] = cell.workers

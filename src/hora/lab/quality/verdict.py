@@ -14,6 +14,7 @@ from hora.lab.quality.spread import Difference, difference, mean, spread
 __all__ = ["finding", "findings", "points_text", "score_text", "sure_text"]
 
 Row = dict[str, Any]
+_MORE = "Run it with more --seeds: one shows what is ruinous, and no more"
 
 
 def points_text(value: float) -> str:
@@ -134,6 +135,7 @@ def _linear(row: Row, base: Row) -> dict[str, Any]:
     gap = _gap(row, base)
     loses = gap.value < 0 and (gap.beyond_chance or not gap.known)
     change = "Warm up to the large rate; see the warm-ups" if loses else "It needs no remedy here"
+    change = change if gap.known else _MORE
     title = f"the linear rule on {row['workers']} workers {_word(gap)} one worker"
     return finding("linear rule", title, _against(row, base, gap), change, -gap.value if loses else 0.0)
 
@@ -150,7 +152,11 @@ def _remedy(row: Row, base: Row, linear: Row | None) -> dict[str, Any]:
         f" That is {points_text(gained.value)} {beside} than the linear rule alone ({score_text(linear)}), "
         f"{sure_text(gained)}."
     )
-    if lost.value >= 0 or (lost.known and not lost.beyond_chance):
+    if not gained.known:
+        word = (
+            f"{points_text(gained.value)} {beside} than the linear rule alone, which one seed cannot tell from chance"
+        )
+    elif lost.value >= 0 or (lost.known and not lost.beyond_chance):
         word = "there is nothing to give back: the linear rule alone lost nothing for sure"
         if gained.beyond_chance:
             word = (
@@ -166,6 +172,8 @@ def _remedy(row: Row, base: Row, linear: Row | None) -> dict[str, Any]:
 
 
 def _keep(gap: Difference) -> str:
+    if not gap.known:
+        return _MORE
     if gap.value >= 0 or (gap.known and not gap.beyond_chance):
         return "Train so on this many workers"
     return "Something is still missing: more epochs, a longer warm-up or a smaller batch"

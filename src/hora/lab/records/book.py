@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab import trial
@@ -23,6 +24,16 @@ from hora.lab.trial import Outcome, Trial
 from hora.workloads import folder as run_folder
 
 __all__ = ["Book", "experiment"]
+
+
+class Watcher(Protocol):
+    """Who tells how a trial goes (``progress.Progress``)."""
+
+    def look(self, trial_: Trial, folder: Path, seconds: float) -> None:
+        """It runs; called about once a second, and not at all if it was run before."""
+
+    def stop(self) -> None:
+        """It is over."""
 
 
 class Book:
@@ -35,6 +46,7 @@ class Book:
         self.findings: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.outcomes: dict[str, Outcome] = {}  # by the trial's name
+        self.progress: Watcher | None = None
 
     def run(self, trial_: Trial) -> Outcome:
         """Run a trial in trials/NAME, or take what is there of an equal one."""
@@ -45,7 +57,13 @@ class Book:
             raise UsageError(f"two trials are called {name!r}, and one would take the other's folder. Rename one.")
         if name not in self.content.trials:
             self.content.trials.append(name)
-        outcome = trial.run(trial_, self.folder / TRIALS / name, say=self._say)
+        folder, watcher = self.folder / TRIALS / name, self.progress
+        try:
+            look = None if watcher is None else partial(watcher.look, trial_, folder)
+            outcome = trial.run(trial_, folder, say=self._say, look=look)
+        finally:
+            if watcher is not None:
+                watcher.stop()
         self.outcomes[name] = outcome
         self.write()
         return outcome

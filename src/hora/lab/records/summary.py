@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from hora.lab.records.index import Entry
 from hora.lab.records.words import best_of, heading, value_text, worth
 
 __all__ = ["Line", "lines_of"]
+
+
+ABOVE_IDEAL = 1.05  # an efficiency beyond that is not believed, if its interval is not known
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +57,7 @@ def _line(folder: Path, found: Run | Experiment) -> Line:
             started=found.started,
             kind=found.kind,
             workload=value_text("workload", found.options.get("workload")),
-            workers=_span([row.get("workers") for row in found.rows]),
+            workers=_span([row.get("workers") for row in _measured(found)]),
             state=state_of(found),
             result=_result_of_rows(found),
             folder=str(folder),
@@ -92,13 +95,31 @@ def _progress(run: Run) -> str:
 
 def _result_of_rows(found: Experiment) -> str:
     trials = f"{len(found.trials)} trial{'' if len(found.trials) == 1 else 's'}"
-    names = [name for row in found.rows if (name := best_of(row))]
-    if not names:
+    rows = _measured(found)
+    name = next((name for row in rows if (name := best_of(row))), "")
+    if not name:
         return trials
-    best = max(
-        (row for row in found.rows if row.get(names[0]) is not None), key=lambda row: worth(names[0], row[names[0]])
-    )
-    return _named(names[0], best[names[0]])
+    known = [row for row in rows if row.get(name) is not None]
+    if name == "efficiency":
+        return _efficiency(max(known, key=lambda row: row.get("workers") or 0))
+    return _named(name, max((row[name] for row in known), key=lambda value: worth(name, value)))
+
+
+def _measured(found: Experiment) -> list[dict[str, Any]]:
+    """The rows without those that were only predicted."""
+    return [row for row in found.rows if row.get("state") not in ("predicted", "not run")]
+
+
+def _efficiency(row: Mapping[str, Any]) -> str:
+    """Of the largest job, as one worker's is always 100 %. More than ideal is no result: it compares what is not alike.
+
+    >>> _efficiency({"workers": 8, "efficiency": 0.83}), _efficiency({"workers": 2, "efficiency": 1.42})
+    ('efficiency 83 % on 8', 'above ideal (142 %) on 2: not comparable')
+    """
+    text, low = value_text("efficiency", row["efficiency"]), row.get("efficiency_low")
+    above = low > 1 if isinstance(low, int | float) else row["efficiency"] > ABOVE_IDEAL
+    on = f"on {row['workers']}" if row.get("workers") else ""
+    return f"above ideal ({text}) {on}: not comparable" if above else f"efficiency {text} {on}".rstrip()
 
 
 def _span(numbers: Sequence[Any]) -> str:

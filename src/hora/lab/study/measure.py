@@ -18,9 +18,10 @@ import msgspec
 from hora.lab.predict.calibration import Calibration, model_of
 from hora.lab.published import FRAMEWORKS
 from hora.lab.quality import rows as quality_rows
-from hora.lab.quality.conduct import Progress, Say, conduct, result_text
+from hora.lab.quality.conduct import Say, conduct, result_text
 from hora.lab.quality.trials import Cell, Setup, trial
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.study import scale as sizes
 from hora.lab.study.answers import answers
 from hora.lab.study.data import prepare
@@ -30,7 +31,7 @@ from hora.lab.throughput.measure import failures
 from hora.lab.throughput.pool import plain
 from hora.lab.throughput.room import Watch
 from hora.lab.timeline.words import plural
-from hora.lab.trial import Outcome, Trial
+from hora.lab.trial import SPEED_ONLY, Outcome, Trial
 
 __all__ = ["FRAMEWORK_TEXTS", "measure"]
 
@@ -40,7 +41,6 @@ FRAMEWORK_TEXTS = {
     "horovod+pytorch": "Hora",
 }
 GRADIENT_BYTES = 4 * 3_274_634  # of the network whose speed is measured
-MODEST = {"save_every": 0, "keep": 1}
 
 
 def measure(scale: Scale, source: Path | None, cores: int, book: Book, say: Say) -> None:
@@ -48,24 +48,24 @@ def measure(scale: Scale, source: Path | None, cores: int, book: Book, say: Say)
     data = book.folder / "data"
     about = prepare(source, data, scale.samples, scale.test, jobs=cores)
     speeds, learnings, watch = speed_trials(scale, cores, str(data)), _quality_trials(scale, cores, str(data)), Watch()
-    progress, outcomes = Progress(len(speeds) + len(learnings), say), []
+    progress, outcomes = Progress(book, [*speeds.values(), *learnings.values()], say), []
     book.notes[:] = _notes(about, scale, cores)
     fast: dict[tuple[str, int, int], Outcome] = {}
     for (framework, batch, workers), each in speeds.items():
+        progress.begin(f"{FRAMEWORK_TEXTS[framework]}, {plural(workers, 'worker')}, batch {batch}")
         outcome = fast[framework, batch, workers] = conduct(book, each)
         outcomes.append(outcome)
         found = images_per_s(framework, outcome)
-        text = f"{found:,.0f} images/s" if found is not None else outcome.state
-        progress.tell(f"{FRAMEWORK_TEXTS[framework]}, {plural(workers, 'worker')}, batch {batch}", text)
+        progress.tell(f"{found:,.0f} images/s" if found is not None else outcome.state)
         book.rows = _speed_rows(scale, cores, fast)
     speed_rows = book.rows
     done: dict[tuple[int, Cell], list[Outcome]] = {}
     for (experiment, cell, seed), each in learnings.items():
+        progress.begin(f"experiment {experiment}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}")
         outcome = conduct(book, each)
         outcomes.append(outcome)
         done.setdefault((experiment, cell), []).append(outcome)
-        name = f"experiment {experiment}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}"
-        progress.tell(name, result_text(outcome))
+        progress.tell(result_text(outcome))
         book.rows = [*speed_rows, *_quality_rows(scale, cores, str(data), done)]
         book.write()
     book.findings = answers(book.rows)
@@ -100,7 +100,7 @@ def speed_trials(scale: Scale, cores: int, data: str) -> dict[tuple[str, int, in
                     workload=workload,
                     workers=workers,
                     threads_per_worker=1,  # a worker is a core here, as it is a GPU in the study: one has no more
-                    options=options if workload == "synthetic" else {**MODEST, **options},
+                    options=options if workload == "synthetic" else {**SPEED_ONLY, **options},
                     transport="gloo" if framework == "pytorch" else "auto",
                 )
     return found

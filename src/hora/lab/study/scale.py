@@ -1,4 +1,4 @@
-"""What the study's GPUs, batches, epochs and images become here, and about how long that takes.
+"""What the study's GPUs, batches, epochs and images become here.
 
 ResNet-50 on 1.28 million images for 90 epochs becomes Horovod's small CNN on 40,000 digits for 9: its 30, 60 and 80
 become 3, 6 and 8, its warm-ups of 5 and 10 become 0.5 and 1. A GPU with a batch of 128 becomes a worker with one of 16,
@@ -13,17 +13,13 @@ from typing import Any
 import msgspec
 
 from hora.lab.quality.factors import FACTORS, Factor, Recipe
-from hora.lab.quality.trials import processes_for
-from hora.lab.study.published import QUALITY, SPEED, Quality
+from hora.lab.study.published import QUALITY, Quality
 
-__all__ = ["FULL", "LR", "QUICK", "Scale", "estimate_s", "quality_runs", "recipe", "speed_batches"]
+__all__ = ["FULL", "LR", "QUICK", "Scale", "quality_runs", "recipe", "speed_batches"]
 
 EPOCHS = 9
 BATCH = 16  # of a worker, for the study's 128
 LR = 0.005  # of one worker, for its 0.05
-START_S = 4.0  # of a run, before its first step
-IMAGES_PER_S = 3500.0  # of the small CNN in training, by one core, in batches of 16
-STEP_S = 0.2  # of the speed runs, per batch of 128, by one core
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,21 +80,3 @@ def speed_batches(scale: Scale, framework: str) -> tuple[int, ...]:
     ((32, 128), (128,))
     """
     return scale.batches if framework == "horovod+tensorflow" else (128,)
-
-
-def estimate_s(scale: Scale, cores: int) -> float:
-    """About how long all of it takes, if the cores are free.
-
-    >>> 200 < estimate_s(QUICK, 2) < 330, 2000 < estimate_s(FULL, 2) < 3000
-    (True, True)
-    """
-    images = EPOCHS * (scale.samples + scale.test / 3)
-    quality = sum(
-        START_S + images / (IMAGES_PER_S * processes_for(workers, min(cores, 8)))
-        for _, _, workers in quality_runs(scale)
-        for _ in scale.seeds
-    )
-    counts = [gpus for several in SPEED.values() for gpus in several if gpus <= cores]
-    runs = [batch for _ in counts for batch in scale.batches] + [128 for _ in counts] + [128 for n in counts if n > 1]
-    speed = sum(START_S + 2 + (scale.steps + 10) * STEP_S * batch / 128 for batch in runs)
-    return quality + speed

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.quality.conduct import Progress, Say, conduct, state_of
+from hora.lab.quality.conduct import Say, conduct, state_of
+from hora.lab.quality.trials import saving
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.sweep.limits import Limits
 from hora.lab.sweep.search import Search
 from hora.lab.sweep.space import WORKERS, Point, check_point, value_text
@@ -90,15 +92,16 @@ def _is_number(value: Any) -> bool:
 
 def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
     """Try every point; rows and notes are in the book, also of what was done when it is interrupted."""
-    limits, progress = Limits(), Progress(search.total, say)
+    limits, progress = Limits(), Progress(book, search.total, say)
     book.notes[:] = methods(setup)
     rows: list[dict[str, Any]] = []
     for name, point in search.points():
         whole = _whole(setup, point)
+        progress.begin(f"{setup.workload}, " + " ".join(f"{key}={value_text(each)}" for key, each in point.items()))
         too_large = limits.refuses(whole)
         if too_large is None:
             check_point(setup.workload, setup.fixed, point)
-            outcome = conduct(book, _trial(setup, name, point), keep_models=setup.keep_models)
+            outcome = conduct(book, _trial(setup, name, point))
             value = metric_of(outcome, setup.metric, highest=setup.highest)
             state, error = state_of(outcome), outcome.error
             if state == "out of memory":
@@ -111,8 +114,7 @@ def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
         _mark(rows, setup)
         book.rows = rows
         book.write()
-        told = " ".join(f"{key}={value_text(each)}" for key, each in point.items())
-        progress.tell(f"{setup.workload}, {told}", _result_text(setup, value, state, outcome))
+        progress.tell(_result_text(setup, value, state, outcome))
     book.notes += [f"{kind or 'here'}: a batch of {batch} does not fit into memory" for kind, batch in limits]
     book.write()
 
@@ -124,7 +126,8 @@ def _whole(setup: Setup, point: Point) -> dict[str, Any]:
 
 
 def _trial(setup: Setup, name: str, point: Point) -> Trial:
-    options = {"save_every": 0, "keep": 1, **setup.fixed, **point}
+    timed = {"validate": False} if setup.metric == "images_per_s" else {}
+    options = {**saving(setup.keep_models), **timed, **setup.fixed, **point}
     workers = options.pop(WORKERS, setup.workers)
     return Trial(
         name=name,

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.trial import Trial
+from hora.lab.trial import SPEED_ONLY, Trial
 from hora.workloads import WORKLOADS, options_of
 from hora.workloads.turns import steps_for
 
@@ -57,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def trial(
         self, point: Point, turn: int, *, independent: bool = False, timeline: bool = False, by_turns: bool = False
     ) -> Trial:
-        """One run of a point. Nothing is saved on the way and little is told, so that steps are all there is. By turns,
+        """One run of a point. Steps are all there is in it: no validation, and nothing is saved. By turns,
         it has about as many steps as a run and its limit have."""
         part = "limit" if independent else "timeline" if timeline else "turns" if by_turns else f"{point.transport}"
         length = {"max_steps": steps_for(2 * self.steps // 3), "epochs": _ENDLESS} if by_turns else {}
@@ -65,7 +65,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             name=f"{point.workers}w-b{point.batch}-t{point.threads}-{part}-{turn + 1}",
             workload=self.workload,
             workers=point.workers,
-            options={"max_steps": self.steps, "save_every": 0, **self.options, "batch": point.batch, **length},
+            options={"max_steps": self.steps, **SPEED_ONLY, **self.options, "batch": point.batch, **length},
             threads_per_worker=point.threads,
             inter_threads=self.inter_threads,
             transport="auto" if independent else point.transport,

@@ -8,6 +8,7 @@ from typing import Any
 
 from hora.errors import UsageError
 from hora.lab.records import Book
+from hora.lab.records.progress import Progress
 from hora.lab.throughput.grid import Job, Point, limits_of, turns
 from hora.lab.throughput.pool import Pool, plain, ratio
 from hora.lab.throughput.room import Watch
@@ -23,18 +24,18 @@ Pools = Mapping[tuple[Point, bool], Pool]  # by point, and whether it is its lim
 class Crew:
     """Runs trials one after the other, and says how each went: ``3/12 mnist, 2 workers, batch 64: 4,812 images/s``."""
 
-    def __init__(self, book: Book, total: int, say: Say) -> None:
-        self.book, self._total, self._say, self._number = book, total, say, 0
+    def __init__(self, book: Book, planned: int | Sequence[Trial], say: Say) -> None:
+        self.book, self._progress = book, Progress(book, planned, say)
         self.outcomes: list[Outcome] = []
         self._watch, self._fresh = Watch(), False
 
     def run(self, trial: Trial) -> Outcome:
-        self._number += 1
+        self._progress.begin(trial_text(trial))
         began = time.monotonic()
         outcome = self.book.run(trial)
         self._fresh |= time.monotonic() - began >= outcome.seconds > 0  # it was not kept from before
         self.outcomes.append(outcome)
-        self._say(f"{self._number}/{max(self._total, self._number)} {trial_text(trial)}: {speed_text(outcome)}")
+        self._progress.tell(speed_text(outcome))
         if outcome.state == "failed" and not any(before.done for before in self.outcomes):
             raise UsageError(f"{failures([outcome])[0]}. Nothing has worked so far, so the rest is not tried.")
         return outcome
@@ -59,7 +60,7 @@ class Crew:
 def measure(job: Job, grid: Sequence[Point], book: Book, say: Say) -> None:
     """Run everything; rows and notes are in the book, also of what was done when it is interrupted."""
     trials = list(turns(job, grid))
-    crew = Crew(book, len(trials), say)
+    crew = Crew(book, [trial for _, trial in trials], say)
     pools: dict[tuple[Point, bool], Pool] = {}
     book.notes[:] = [*methods(job), *_more_methods(job)]
     for point, trial in trials:
@@ -96,8 +97,8 @@ def methods(job: Job) -> list[str]:
     """How images/s were made, for whoever reads them later."""
     runs = "one run" if job.repeats == 1 else f"{job.repeats} runs, taken by turns,"
     return [
-        f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps, "
-        "validation and checkpoints are left out; the 90 % interval is from drawing runs and steps again",
+        f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps "
+        "are left out, and nothing is validated or saved; the 90 % interval is from drawing runs and steps again",
         "limit: the same processes at once, each training alone, without communication, in the same turn; one worker "
         "is its own limit",
     ]
@@ -109,8 +110,8 @@ def _more_methods(job: Job) -> list[str]:
     return [
         f"study: the reference study's formula, images of a step over the mean of the first {first} steps{fewer}, the "
         "very first included",
-        "first batch: from the start of the run to the end of its first step; CPU: of the cores that may be used, "
-        "while it trained; memory: the most that all processes of the job had together",
+        "first s: from the start of the command to the end of the first step, imports and data included; CPU: of the "
+        "cores that may be used, while it trained; memory: the most that all processes of the job had together",
     ]
 
 

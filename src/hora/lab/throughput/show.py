@@ -10,9 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["blank", "columns", "count_text", "print_notes", "span_text", "table"]
+__all__ = ["EXPENDABLE", "blank", "columns", "count_text", "fitted", "print_notes", "span_text", "table"]
 
 WIDTH = 100
+EXPENDABLE = ("CPU", "study", "first s", "MB", "90 %")  # the first to go if there is no room
 
 
 def count_text(value: float | None) -> str:
@@ -58,6 +59,24 @@ def blank(title: str) -> Table:
 def columns(made: Table, *headings: str, left: Sequence[str] = ()) -> None:
     for heading in headings:
         made.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+
+
+def fitted(made: Table, console: Console, expendable: Sequence[str]) -> Table:
+    """The same within the console's width: columns are left out, in this order, rather than figures cut off."""
+    left_out = []
+    for heading in expendable:
+        if console.measure(made, options=console.options.update(width=10_000)).maximum <= console.width:
+            break
+        if any(column.header == heading for column in made.columns):
+            made.columns = [column for column in made.columns if column.header != heading]
+            for number, column in enumerate(made.columns):
+                column._index = number  # by which rich finds its width
+            left_out.append(heading)
+    if left_out:
+        said = f"no room for {', '.join(left_out)}: a wider terminal or --json has them"
+        caption = f"{made.caption}; {said}" if made.caption else said
+        made.caption, made.caption_justify, made.caption_style = caption, "left", ""
+    return made
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:

@@ -1,7 +1,10 @@
 """The numbers of a timeline: how each rank's time divides, who is late, how well operations fuse, how fast data moves.
 
-**Steps.** A step ends where a name is submitted again. With four steps or more the first is left out (it holds
-start-up) and so is the last (its computation is not in the file).
+**Steps.** A step ends where a name is submitted again. Names that come much more or less often than the one that moves
+most bytes, and those of Hora's own talk, do not count: they are of start-up, of an epoch's end, or several a step. The
+first step of Hora's optimizer has other names than those after it, and ends with its roll call. With four steps or more
+the first is left out (it holds start-up) and so is the last (its computation is not in the file); so are fusion and
+tensors of them.
 
 **Exposed communication.** A timeline knows when a worker submitted an operation and when that ended, not when the
 worker stood still. After the last submission of a step nothing is left to hide behind, as ``optimizer.step()`` waits
@@ -13,6 +16,7 @@ of their time is. All the time that anything was in flight is the upper bound.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -40,6 +44,9 @@ __all__ = ["Fusion", "Gap", "KindTime", "Late", "Numbers", "RankTime", "Tensor",
 _BLOCKING = 0.05  # a smaller share of operations in flight together is chance
 _MOST_VIEWED = 200_000  # operations seen through another rank's file; more would take minutes
 _SHOWN = 1000  # tensors, at most
+_UNKNOWN_BYTES = 1 << 20  # what an operation of unknown size is taken to have, to find the one that moves most
+_OWN = re.compile(r"[a-z_]+\.hora\.")  # names that Hora gives to what it says to itself
+_OPTIMIZER = re.compile(r"([a-z_]+\.gradients\.\d+)\.")  # and to the gradients of one DistributedOptimizer
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +54,7 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     own_file: bool
+    begin_us: int  # of the window: the steps that are looked at
     window_us: int
     steps: int  # in the window; 0 if no name came three times
     all_steps: int  # in the file
@@ -170,17 +178,46 @@ def steps_of(lived: Sequence[Flight]) -> list[int]:
     >>> def named(name): return Flight(Operation(name, "ALLREDUCE", 0, {}), 0, -1)
     >>> steps_of([named(name) for name in "abcbacbca"])
     [0, 3, 6]
+    >>> steps_of([named(name) for name in ["start", *"abxabxabx", "end", "end"]])
+    [1, 4, 7]
     """
-    if max(Counter(flight.operation.name for flight in lived).values(), default=0) < 3:
+    counted = _names_of_steps(lived)
+    if not counted:
         return []
-    starts: list[int] = [0]
+    optimizers = {found[1] for name in counted if (found := _OPTIMIZER.match(name))}
+    starts: list[int] = []
     seen: set[str] = set()
+    called: set[str] = set()  # optimizers whose roll call was heard in this step
     for position, flight in enumerate(lived):
-        if flight.operation.name in seen:
+        name = flight.operation.name
+        found = _OPTIMIZER.match(name)
+        optimizer = found[1] if found and found[1] in optimizers else ""
+        if name not in counted and not optimizer:
+            continue
+        if not starts or name in seen or optimizer in called:
             starts.append(position)
             seen.clear()
-        seen.add(flight.operation.name)
+            called.clear()
+        if name in counted:
+            seen.add(name)
+        if optimizer and name.startswith(f"{optimizer}.roll."):
+            called.add(optimizer)
     return starts
+
+
+def _names_of_steps(lived: Sequence[Flight]) -> set[str]:
+    """The names by whose coming again a step is known."""
+    counts = Counter(flight.operation.name for flight in lived)
+    weights: Counter[str] = Counter()
+    for flight in lived:
+        if counts[flight.operation.name] >= 3:
+            size = flight.operation.nbytes
+            weights[flight.operation.name] += size if size >= 0 else _UNKNOWN_BYTES
+    often = {name for name in weights if not _OWN.match(name)} or set(weights)
+    if not often:
+        return set()
+    usual = counts[max(often, key=lambda name: (weights[name], counts[name]))]
+    return {name for name in often if 2 / 3 <= counts[name] / usual <= 4 / 3}
 
 
 def measure(tracks: Sequence[Track]) -> Numbers:
@@ -213,6 +250,8 @@ def measure(tracks: Sequence[Track]) -> Numbers:
             ranks.append(time)
             gaps += found if rank in own else []
     operations = [op for track in tracks for op in track.operations]
+    mine = next((time for time in ranks if time.rank == reference.rank), None)
+    steady = _steady(moved[reference.rank], mine) if mine is not None else moved[reference.rank]
     late = _late(world, tracks, ranks)
     lengths = [gap.length_us for gap in gaps]
     return Numbers(
@@ -221,8 +260,8 @@ def measure(tracks: Sequence[Track]) -> Numbers:
         late=late,
         arrivals_known=any(entry.of for entry in late) or len(world) == 1,
         kinds=_kinds(moved[reference.rank]),
-        fusion=_fusion(moved[reference.rank], next((r.all_steps for r in ranks if r.rank == reference.rank), 0)),
-        tensors=_tensors(moved[reference.rank]),
+        fusion=_fusion(steady, mine.steps if mine is not None else 0),
+        tensors=_tensors(steady),
         gaps=sorted(gaps, key=lambda gap: -gap.length_us)[:5],
         gap_us=statistics.median(lengths) if lengths else 0.0,
         unfinished=_unfinished(tracks),
@@ -253,6 +292,7 @@ def _rank_time(rank: int, own_file: bool, lived: list[Flight]) -> tuple[RankTime
     time = RankTime(
         rank=rank,
         own_file=own_file,
+        begin_us=first,
         window_us=last - first,
         steps=len(lengths),
         all_steps=len(starts),
@@ -391,6 +431,16 @@ def _kinds(moved: list[Batch]) -> list[KindTime]:
             )
         )
     return sorted(found, key=lambda entry: -entry.move_us)
+
+
+def _steady(moved: list[Batch], time: RankTime) -> list[Batch]:
+    """Those of the steps that are looked at; all of them if there are no steps."""
+
+    def is_inside(op: Operation) -> bool:
+        return 0 <= op.ticks.get(time.rank, op.first_us) - time.begin_us < time.window_us
+
+    inside = [batch for batch in moved if is_inside(batch.operations[0])]
+    return inside if time.steps and inside else moved
 
 
 def _fusion(moved: list[Batch], steps: int) -> Fusion:

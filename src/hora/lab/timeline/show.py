@@ -87,7 +87,7 @@ def _say(console: Console, text: str, indent: int = 0) -> None:
 
 
 def _heading(tracks: Sequence[Track], numbers: Numbers) -> str:
-    operations = plural(numbers.fusion.operations, "operation")
+    operations = plural(len(tracks[0].operations), "operation")
     written = f"{tracks[0].writer}'s timeline of {plural(len(numbers.world), 'rank')}"
     files = f", {plural(len(tracks), 'file')}" if len(numbers.world) > 1 else ""
     time = next((time for time in numbers.ranks if time.rank == tracks[0].rank), None)
@@ -178,7 +178,7 @@ def _kinds(numbers: Numbers, wide: bool) -> Table:
 def _fusion(numbers: Numbers) -> str:
     fusion = numbers.fusion
     each = fusion.operations / max(1, fusion.batches)
-    if not fusion.sized:
+    if 2 * fusion.sized < fusion.batches:
         return f"Fusion: {each:.1f} operations to a batch; their sizes are not in the file."
     share = share_text(fusion.tiny / fusion.sized)
     costs = f" and take {time_text(fusion.tiny_us)} each" if fusion.tiny else ""

@@ -222,7 +222,7 @@ def _step_bytes(numbers: Numbers) -> float:
 
 
 def _per_step(numbers: Numbers) -> str:
-    if not numbers.fusion.sized:
+    if 2 * numbers.fusion.sized < numbers.fusion.batches:
         return f"{plural(numbers.fusion.per_step, 'batch', 'batches')} a step, of unknown size"
     return f"{size_text(_step_bytes(numbers))} a step in {plural(numbers.fusion.per_step, 'batch', 'batches')}"
 

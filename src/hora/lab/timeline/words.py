@@ -43,8 +43,8 @@ def share_text(share: float) -> str:
 
 def plural(count: float, one: str, many: str = "") -> str:
     """
-    >>> plural(1, "batch", "batches"), plural(1200, "operation"), plural(2.5, "batch", "batches")
+    >>> plural(1.02, "batch", "batches"), plural(1200, "operation"), plural(2.5, "batch", "batches")
     ('1 batch', '1,200 operations', '2.5 batches')
     """
     number = f"{count:,.0f}" if count >= 100 else f"{count:,.1f}".removesuffix(".0")
-    return f"{number} {one if count == 1 else many or one + 's'}"
+    return f"{number} {one if number == '1' else many or one + 's'}"

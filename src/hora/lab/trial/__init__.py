@@ -25,12 +25,13 @@ from hora.workloads import WORKLOADS, options_of, record
 from hora.workloads import folder as run_folder
 from hora.workloads.start import worker_folder
 
-__all__ = ["FILE", "LOG", "Outcome", "OutcomeState", "Trial", "command_of", "load", "run"]
+__all__ = ["FILE", "LOG", "SPEED_ONLY", "Outcome", "OutcomeState", "Trial", "command_of", "load", "run"]
 
 FILE = "outcome.json"
 LOG = "log.txt"
 RESULT = "result.json"
 TIMELINE = "timeline.json"
+SPEED_ONLY: Mapping[str, Any] = {"validate": False, "save": False}  # options of a trial that is only to be timed
 OutcomeState = Literal["done", "out of memory", "failed", "timeout", "interrupted"]
 
 _ANSWERS = ("done", "out of memory", "timeout")  # it would come out the same again
@@ -62,7 +63,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     error: str = ""  # one line, if it is not done
     folder: str
     seconds: float = 0.0  # of the whole child
-    first_batch_s: float = math.nan  # from the start of the run to the end of its first step
+    first_batch_s: float = math.nan  # from the start of the child to the end of its first step
     step_s: list[float] = []  # steady steps of rank 0, without those of the warm-up; by turns: those together
     warmup_steps: int = 0  # how many were left out
     rank_step_s: dict[int, float] = {}  # the median steady step of each rank that kept a record
@@ -83,8 +84,15 @@ class Outcome(msgspec.Struct, kw_only=True):
         return self.state == "done"
 
 
-def run(trial: Trial, folder: Path, *, say: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended."""
+def run(
+    trial: Trial,
+    folder: Path,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    look: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended.
+    ``look`` is called about once a second while it runs, with the seconds that it has."""
     command, variables = command_of(trial, folder), _variables(trial, folder)
     found = _answer(trial, folder)
     if found is not None:
@@ -94,7 +102,7 @@ def run(trial: Trial, folder: Path, *, say: Callable[[str], None] = lambda line:
     outcome = Outcome(trial=trial, state="interrupted", folder=str(folder))
     with Child(command, {**env.environ(), **variables}, folder / LOG) as child:
         try:
-            code = child.wait(trial.timeout_s)
+            code = child.wait(trial.timeout_s, look)
             outcome.state, outcome.error = _how(code, child, folder)
         except BaseException:
             child.end()
@@ -212,7 +220,7 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
     trial, usage = outcome.trial, child.usage
     outcome.seconds = child.seconds
     outcome.result = _result(folder)
-    outcome.first_batch_s = _number(outcome.result.get("first_batch_s"))
+    outcome.first_batch_s = measure.first_batch_s(folder, child.started)
     ranks = range(trial.workers) if trial.independent else range(1)
     places = {rank: folder / worker_folder(rank) if rank else folder for rank in ranks}
     speeds = {rank: measure.speed(record.read_lines(place)[0]) for rank, place in places.items()}
@@ -229,7 +237,7 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
     if trial.by_turns:
         turns.take(outcome, "together")
     if not trial.hosts:  # the processes of other hosts are not seen from here
-        outcome.cpu_share = usage.cpu_share(measure.training_time(folder, outcome.first_batch_s))
+        outcome.cpu_share = usage.cpu_share(measure.training_time(folder))
         outcome.memory_bytes = usage.memory_bytes
     outcome.gpu_share = usage.gpu_share()
 
@@ -244,7 +252,3 @@ def _result(folder: Path) -> dict[str, Any]:
         return run_folder.read(folder).result
     except BadData:
         return {}
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -36,6 +36,7 @@ class Child:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command, self._environment, self._log = command, environment, log
         self._began = self._ended = 0.0
+        self.started = 0.0  # as time.time() counts
         self.oom_kills = 0  # how often the kernel killed somebody for want of memory meanwhile
 
     def __enter__(self) -> Child:
@@ -51,7 +52,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            self._began = time.monotonic()
+            self._began, self.started = time.monotonic(), time.time()
             self._guardian.watch(self._popen.pid)
             self.usage = Usage(self._popen.pid, self._log.with_name("gpu.txt"))
         except BaseException:
@@ -71,11 +72,13 @@ class Child:
         """How long it has run."""
         return (self._ended or time.monotonic()) - self._began
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Watch it until it ends; its exit code, or None: the time was up, and it was ended."""
+    def wait(self, timeout_s: float, look: Callable[[float], None] | None = None) -> int | None:
+        """Watch it until it ends; its exit code, or None: the time was up, and it was ended. ``look`` watches too."""
         deadline = self._began + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             self.usage.look()
+            if look is not None:
+                look(self.seconds)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._popen.wait(min(_LOOK_S, left_s))
                 self._note_end()

@@ -9,6 +9,7 @@ only that they do not depend on one another.
 from __future__ import annotations
 
 import math
+import socket
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,7 +21,7 @@ import msgspec
 from hora.errors import BadData
 from hora.workloads import folder as run_folder
 
-__all__ = ["STUDY_STEPS", "Speed", "interval", "speed", "training_time", "warmup"]
+__all__ = ["STUDY_STEPS", "Speed", "first_batch_s", "interval", "speed", "training_time", "warmup"]
 
 STUDY_STEPS = 200  # the reference study's images/s is over so many, the first included
 _CONFIDENCE = 0.90
@@ -111,12 +112,27 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[count - 1 - rank]
 
 
-def training_time(folder: Path, first_batch_s: float) -> tuple[float, float]:
+def first_batch_s(folder: Path, started: float) -> float:
+    """Seconds from the start of the child (as ``time.time()`` counts) to the end of the run's first step: imports, data
+    and the first compilation are in it. On another host, whose clock may be another, it is what the run itself says."""
+    try:
+        file = run_folder.read(folder)
+    except BadData:
+        return math.nan
+    if file.first_step and file.host.get("hostname") == socket.gethostname():
+        return max(0.0, _seconds(file.first_step) - started)
+    said = file.result.get("first_batch_s")
+    return float(said) if isinstance(said, int | float) else math.nan
+
+
+def training_time(folder: Path) -> tuple[float, float]:
     """When the steps after the first one began and ended, as ``time.time()`` counts; all of time if nobody knows."""
     try:
         file = run_folder.read(folder)
     except BadData:
         return -math.inf, math.inf
-    began = datetime.fromisoformat(file.started).timestamp()
-    ended = datetime.fromisoformat(file.ended).timestamp() if file.ended else math.inf
-    return began + (0.0 if math.isnan(first_batch_s) else first_batch_s), ended
+    return _seconds(file.first_step or file.started), _seconds(file.ended) if file.ended else math.inf
+
+
+def _seconds(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()

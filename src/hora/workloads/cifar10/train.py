@@ -60,7 +60,8 @@ def train(options: Options) -> dict[str, Any]:
                     run.count(len(labels), loss=loss, accuracy=accuracy(scores, labels))
                 optimizer.step()
                 run.step()
-            run.validated(evaluate(run, model, data.test))
+            if options.validate:
+                run.validated(evaluate(run, model, data.test))
         result = run.result()
         run.say(f"Test loss: {result.get('val_loss')}\nTest accuracy: {result.get('val_accuracy')}")
     return result

@@ -75,9 +75,11 @@ def train(options: Options) -> dict[str, Any]:
                         seconds = time.perf_counter() - step_began
                         run.say(f"processed {run.epoch_step + 1}/{run.steps_per_epoch} batches in {seconds}")
                     run.step()
-                on_first(write_weights, run, game, epoch)
+                if options.save:
+                    on_first(write_weights, run, game, epoch)
                 run.say(f"The {epoch} epoch took {time.perf_counter() - began} seconds")
-                test(run, game, data, epoch, nullcontext())
+                if options.validate:
+                    test(run, game, data, epoch, nullcontext())
             return run.result()
 
 

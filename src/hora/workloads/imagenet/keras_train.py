@@ -67,7 +67,8 @@ def train(options: Options) -> dict[str, Any]:
                         batches, steps_per_epoch=run.batches_left, initial_epoch=epoch, epochs=epoch + 1,
                         shuffle=False, verbose=0, callbacks=callbacks,
                     )  # fmt: skip
-                run.validated(validated(run, model, validation, pictures.classes, epoch))
+                if options.validate:
+                    run.validated(validated(run, model, validation, pictures.classes, epoch))
             if options.evaluate:
                 run.validated(validated(run, model, validation, pictures.classes, 0))
             result = run.result()

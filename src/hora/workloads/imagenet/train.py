@@ -115,7 +115,8 @@ def train(options: Options) -> dict[str, Any]:
                     first_times.append(run.step_s)
                 if number % options.log_every == 0:
                     say(log.epoch_line(epoch, number, run.steps_per_epoch, meters))
-            run.validated(evaluate(model, validation.epoch(epoch), run, pictures, top))
+            if options.validate:
+                run.validated(evaluate(model, validation.epoch(epoch), run, pictures, top))
     return run.result() | {
         "arch": options.arch,
         "study_images_per_s": plan.global_batch * len(first_times) / sum(first_times) if first_times else None,

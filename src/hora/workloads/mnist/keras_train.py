@@ -50,8 +50,9 @@ def train(options: Options) -> dict[str, Any]:
                     batches, steps_per_epoch=run.batches_left, initial_epoch=epoch, epochs=epoch + 1, shuffle=False,
                     verbose=0, callbacks=callbacks,
                 )  # fmt: skip
-            mine = shard(len(data.test), options.val_batch)  # Hora 5: each rank validates its part
-            run.validated(run.evaluate(model, (arrays(data.test.batch(indices)) for indices in mine)))
+            if options.validate:
+                mine = shard(len(data.test), options.val_batch)  # Hora 5: each rank validates its part
+                run.validated(run.evaluate(model, (arrays(data.test.batch(indices)) for indices in mine)))
         result = run.result()
         run.say(f"Test loss: {result.get('val_loss')}\nTest accuracy: {result.get('val_accuracy')}")
     return result

@@ -61,6 +61,8 @@ def train(options: Options) -> dict[str, Any]:
                 if horovods and (run.epoch_step % options.log_every) == 0:
                     tell(run, loss.item())
                 run.step()
+            if not options.validate:
+                continue
             found = evaluate(run, model, data.test)
             run.validated(found)
             if horovods:

@@ -51,6 +51,8 @@ class Kept:
             self._step += 1
             if self._turns is not None:
                 self._turns.step(seconds, 0.0)
+            if self._step == 1 and self._note is not None:
+                self._note.first_step()
             samples = self._plan.global_batch
             if self._record is not None:
                 self._record.step(

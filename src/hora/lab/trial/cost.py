@@ -1,0 +1,152 @@
+"""About how long a trial will take: to start, and then so many samples at a speed that is known from trials that were
+run before in the same place, or guessed. A guess is only good until something has run; whoever tells it says so."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hora.errors import BadData
+from hora.lab.trial import FILE, Outcome, Trial, load, usage
+from hora.workloads import Options, options_of
+
+__all__ = ["Costs", "Speed", "samples_in", "steps_of"]
+
+START_S = 6.0  # launching, importing, reading data
+# Images/s of one core, by what is trained: of the order of what an AMD EPYC does.
+_GUESSES = {"mnist": 500.0, "cifar10": 50.0, "imagenet": 3.0, "gan3d": 1.0, "synthetic": 3.0}
+_SMALLER = {"mnist_horovod": 3500.0, "horovod": 3500.0, "mnist": 500.0, "resnet56v1": 60.0, "resnet56v2": 50.0}
+_USUAL = {"mnist": 60_000, "cifar10": 50_000, "imagenet": 1_281_167, "gan3d": 180_000}  # samples of the real sets
+_KIND = ("framework", "network", "model", "arch", "depth", "image_size", "precision")  # options that speed depends on
+_MOST = 200  # outcomes that are read, the newest
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """``trials`` is of how many it is known; 0 if it is a guess."""
+
+    start_s: float
+    sample_s: float  # of one process
+    trials: int = 0
+
+    @property
+    def basis(self) -> str:
+        """In words.
+
+        >>> Speed(6.0, 0.002).basis, Speed(4.0, 0.002, 3).basis
+        ('a guess: 6 s to start a trial, 500 images/s a core', 'as long as 3 such trials before')
+        """
+        if self.trials:
+            return f"as long as {self.trials} such trial{'s' if self.trials > 1 else ''} before"
+        return f"a guess: {self.start_s:.0f} s to start a trial, {1 / self.sample_s:,.0f} images/s a core"
+
+
+class Costs:
+    """What is known of trials in ``place``, a folder of experiments."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._known: dict[tuple[str, ...], list[Speed]] | None = None
+
+    def speed(self, trial: Trial) -> Speed:
+        """Of such a trial, on as many workers if there were any."""
+        if self._known is None:
+            self._known = _read(self._place)
+        kind = _kind(trial)
+        known = self._known.get((*kind, str(trial.workers))) or self._known.get(kind)
+        if known:
+            start_s, sample_s = (
+                statistics.median(getattr(each, name) for each in known) for name in ("start_s", "sample_s")
+            )
+            return Speed(start_s, sample_s, len(known))
+        chosen = {str(trial.options.get(name)) for name in ("network", "model")}
+        fast = next((_SMALLER[name] for name in chosen if name in _SMALLER), _GUESSES.get(trial.workload, 10.0))
+        return Speed(START_S, max(1.0, trial.workers / usage.cores()) / fast)
+
+    def expect(self, trial: Trial) -> float:
+        """Seconds that it will take, about."""
+        options = options_of(trial.workload).of(trial.options)
+        speed = self.speed(trial)
+        return speed.start_s + steps_of(options, trial.workers) * _of_a_process(options, trial.workers) * speed.sample_s
+
+
+def _kind(trial: Trial) -> tuple[str, ...]:
+    return trial.workload, *(f"{name}={trial.options[name]}" for name in _KIND if name in trial.options)
+
+
+def _of_a_process(options: Options, workers: int) -> float:
+    """Samples that a process takes in a step."""
+    return options.batch * options.accumulate * max(1.0, options.emulate_workers / workers)
+
+
+def _read(place: Path) -> dict[tuple[str, ...], list[Speed]]:
+    """The speeds of trials that are done, by kind, and by kind and workers."""
+    found: dict[tuple[str, ...], list[Speed]] = {}
+    paths = sorted(place.glob(f"*/trials/*/{FILE}"), key=_time, reverse=True)
+    for path in paths[:_MOST]:
+        try:
+            outcome = load(path.parent)
+        except BadData:
+            continue
+        if (speed := _speed_of(outcome)) is not None:
+            kind = _kind(outcome.trial)
+            for key in (kind, (*kind, str(outcome.trial.workers))):
+                found.setdefault(key, []).append(speed)
+    return found
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _speed_of(outcome: Outcome) -> Speed | None:
+    if not outcome.done or not outcome.step_s:
+        return None
+    options = options_of(outcome.trial.workload).of(outcome.trial.options)
+    sample_s = statistics.median(outcome.step_s) / _of_a_process(options, outcome.trial.workers)
+    return Speed(START_S if math.isnan(outcome.first_batch_s) else outcome.first_batch_s, sample_s)
+
+
+def steps_of(options: Options, workers: int, samples: int = 0) -> float:
+    """How many steps a run on so many processes has; ``samples`` are those of an epoch, 0 if they are to be looked up.
+
+    >>> steps_of(options_of("mnist").of({"epochs": 2, "batch": 50}), 2, samples=1000)
+    20.0
+    >>> steps_of(options_of("synthetic").of({"max_steps": 25}), 2)
+    25.0
+    """
+    if options.workload == "synthetic":
+        given: Any = options
+        timed = given.num_batches if given.form == "tf" else given.iters * given.batches_per_iter
+        return float(given.warmup_batches + timed)
+    a_step = options.batch * options.accumulate * (options.emulate_workers or workers)
+    samples = samples or samples_in(options.workload, options.data_folder)
+    whole = options.epochs * max(1, samples // a_step)
+    return float(min(whole, options.max_steps) if options.max_steps else whole)
+
+
+def samples_in(workload: str, folder: Path) -> int:
+    """How many samples there are to train on: counted where that is quick, else as many as the real set has.
+
+    >>> samples_in("mnist", Path("/no/such/folder"))
+    60000
+    """
+    try:
+        if workload == "mnist":
+            path = next(iter(sorted(folder.glob("train-images*"))))
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                return int.from_bytes(file.read(8)[4:], "big") or _USUAL[workload]
+        if workload == "cifar10":
+            return sum(path.stat().st_size for path in folder.glob("data_batch_*.bin")) // 3073 or _USUAL[workload]
+    except (OSError, StopIteration):
+        pass
+    usual: Mapping[str, int] = _USUAL
+    return usual.get(workload, 60_000)
