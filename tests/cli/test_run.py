@@ -267,6 +267,19 @@ def test_any_command_line_is_understood_or_refused(capsys: pytest.CaptureFixture
     assert bool(err) == (caught.value.code != 0)
 
 
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("python train.py -np 2 --lr 1", "hora run -np 2 python train.py --lr 1"),
+        ("train.py --num-proc=4", "hora run --num-proc=4 train.py"),
+        ("./train -H a:1,b:1", "hora run -H a:1,b:1 ./train"),
+    ],
+)
+def test_options_after_the_command_are_told_where_they_belong(line: str, instead: str) -> None:
+    done = run_hora("run", *line.split())
+    assert done.returncode == 2 and f"Options come before the command: '{instead}'" in done.stderr
+
+
 def test_a_bad_variable_is_one_message_and_starts_nothing() -> None:
     done = run_hora("run", "-np", "2", "true", HOROVOD_FUSION_THRESHOLD="big")
     assert done.returncode == 2

@@ -34,13 +34,19 @@ def _to(default: str) -> Callable[[_F], _F]:
     )
 
 
+def _names(ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    from hora.data.catalogue import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(begun)]
+
+
 @click.group()
 def data() -> None:
     """Get, make and stage data sets."""
 
 
 @data.command()
-@click.argument("name", metavar="mnist|fashion|cifar10")
+@click.argument("name", metavar="mnist|fashion|cifar10", shell_complete=_names)
 @_to("data/NAME")
 @_WAIT
 @_JSON

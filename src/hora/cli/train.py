@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from hora.cli import workers
 from hora.errors import UsageError
 from hora.workloads import WORKLOADS, Options, options_of
+from hora.workloads.missing import check_folder
 
 __all__ = ["train"]
 
@@ -98,6 +99,7 @@ def _train(kind: type[Options], given: Mapping[str, Any]) -> int:
             raise UsageError(f"{option.opts[-1]} is for workers, and none are to be started. Give -np or -H as well.")
     from hora.workloads.start import train_here
 
+    check_folder(options.workload, options.data_folder)
     return train_here(options)
 
 
@@ -118,6 +120,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     environment = workers.environment(given)
     here = choice.on == "local"  # else every worker tries it on its own host
     if here:
+        check_folder(options.workload, options.data_folder)
         environment |= bf16.settings(options, environment, workers.say)
     bar = Bar() if sys.stdout.isatty() else None
     raw = Console.of_process()
