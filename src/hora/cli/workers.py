@@ -12,6 +12,7 @@ import click
 
 from hora.config import env
 from hora.config.settings import PREEMPTED_EXIT_CODE
+from hora.engine.explain import compact_ranks
 from hora.errors import UsageError
 from hora.launch import failure
 from hora.launch.hosts import Host
@@ -118,6 +119,7 @@ def job(
         environment=environment,
         console=console,
         prefix=choice.plan.size > 1,
+        keep_last_words=not env.flag(environment, "FULL_TRACEBACK"),
         threads_per_worker=given["threads_per_worker"],
         bind=given["bind"],
         say=say if given["verbose"] else lambda line: None,
@@ -139,15 +141,34 @@ def say(line: str) -> None:
 def tell(verdict: Verdict, *, go_on: str, explained: Sequence[int] = ()) -> None:
     """How the job ended. ``go_on`` says how one that had to leave does; after exit codes in ``explained``, the workers
     have said all there is to say."""
-    if verdict.interrupted_by is signal.SIGPIPE or verdict.exit_code in explained:
-        return  # nobody listens, or everybody knows
-    if verdict.exit_code == PREEMPTED_EXIT_CODE:
-        from hora.engine.explain import compact_ranks
-
+    if verdict.interrupted_by is signal.SIGPIPE:
+        return  # nobody listens
+    leaving = verdict.exit_code == PREEMPTED_EXIT_CODE
+    first = verdict.first
+    if first is None or leaving or verdict.interrupted_by is not None or verdict.exit_code in explained:
+        _tell_last_words(verdict.last_words, len(verdict.tails))
+    if verdict.exit_code in explained:
+        return
+    if leaving:
         left = compact_ranks(e.rank for e in verdict.endings if e.returncode == PREEMPTED_EXIT_CODE)
         say(f"{left} saved and left because the job must end (exit code {PREEMPTED_EXIT_CODE}); {go_on}")
     elif verdict.interrupted_by is not None:
         say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
-    elif verdict.first is not None:
-        tail = verdict.tails[verdict.first.rank]
-        failure.show(*failure.explain(verdict.first, verdict.endings, tail), sys.stderr)
+    elif first is not None:
+        words = verdict.last_words
+        own = {rank: said for rank, said in words.items() if not failure.adds_nothing(rank, first.rank, words)}
+        _tell_last_words(own, len(verdict.tails))
+        tail = verdict.tails[first.rank] if len(verdict.tails) > 1 else None  # one worker's output is not labelled
+        failure.show(*failure.explain(first, verdict.endings, tail, words), sys.stderr)
+
+
+def _tell_last_words(words: Mapping[int, bytes], workers: int) -> None:
+    """Print what was kept back: what several ranks have said once, and what all have said as if one had said it."""
+    alike: dict[bytes, list[int]] = {}
+    for rank, said in sorted(words.items()):
+        alike.setdefault(said, []).append(rank)
+    for said, ranks in alike.items():
+        label = b"" if len(ranks) == workers else f"[{ranks[0]}]<stderr>:".encode()
+        click.echo(b"".join(label + line for line in said.splitlines(keepends=True)), nl=False, err=True)
+        if label and len(ranks) > 1:
+            say(f"{compact_ranks(ranks[1:])} said the same")

@@ -208,6 +208,8 @@ VARIABLES: tuple[Variable, ...] = (
              "Compare the parameters of all ranks every so many steps; 0 never does."),
     # Telling
     Variable("SUMMARY", "summary", _bool, "Rank 0 prints a line about speed and communication now and then."),
+    Variable("FULL_TRACEBACK", "", _bool,
+             "1 shows Hora's own frames in tracebacks too, and every worker's traceback as it comes."),
     Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
     Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
     Variable("TIMELINE", "timeline", _text,

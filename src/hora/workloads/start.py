@@ -16,6 +16,7 @@ import msgspec
 from hora.checkpoint.whole import write_json
 from hora.config import env
 from hora.engine import session
+from hora.engine.frames import final
 from hora.engine.process_set import global_process_set
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, UsageError
 from hora.workloads import train_of
@@ -81,7 +82,7 @@ def train_here(
             if options.json and session.rank() == 0:
                 write_json(Path(options.json), result, "--json")
     except tuple(_CODES) as error:
-        print(f"hora: {error}", file=sys.stderr, flush=True)
+        print(final(f"hora: {error}\n"), end="", file=sys.stderr, flush=True)
         return next(code for kind, code in _CODES.items() if isinstance(error, kind))
     finally:
         session.shutdown()
