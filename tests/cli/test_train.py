@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from tests.launch.jobs import on_terminal, run_hora, start_hora
+from tests.screen import screen
 from tests.workloads.conftest import write_digits
 
 from hora.cli.train import train
@@ -75,6 +77,9 @@ def test_made_digits_are_what_mnist_trains_on(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     done = run_hora("train", "mnist", "--batch", "30", "--max-steps", "1", cwd=tmp_path, timeout_s=TIMEOUT_S)
     assert done.returncode == 0 and "the data is generated" in done.stdout, done.stderr
+    assert "1 of 2 steps of epoch 1/40 done in " in done.stdout and "\nepoch 1/40 done" not in done.stdout
+    following = done.stdout.splitlines()[-1].removeprefix("Next: hora ")
+    assert run_hora(*following.split(), cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -89,6 +94,10 @@ def test_two_workers_on_a_terminal(tmp_path: Path, columns: int) -> None:
     assert "mnist: 2 workers, 20 samples a step, 4 steps an epoch" in shown.text
     assert "epoch 1/2 done" in shown.text and "epoch 2/2 done" in shown.text
     assert "ETA ?" in shown.text, "the bar is drawn from the first step on"
+    *_, done, files, following = screen(shown.text, columns=1000).rstrip().splitlines()
+    assert re.search(r"Done: 8 steps in 0:\d\d, [\d,]+ images/s, val_loss [\d.]+, val_accuracy [\d.]+ %\.", done), done
+    assert files == f"Checkpoint: {tmp_path}/run/epoch-0002.pt, record: {tmp_path}/run/run.json."
+    assert following == f"Next: hora lab report {tmp_path}/run"
     assert "Traceback" not in shown.text and "\x1ehora" not in shown.text
 
 

@@ -108,7 +108,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     from hora.launch.output import Console
     from hora.launch.supervise import supervise
     from hora.workloads import bf16
-    from hora.workloads.progress import Bar, Listener
+    from hora.workloads.progress import Bar, Listener, can_draw
     from hora.workloads.start import stop_at_nonsense
 
     choice = workers.choose(given)
@@ -122,7 +122,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     if here:
         check_folder(options.workload, options.data_folder)
         environment |= bf16.settings(options, environment, workers.say)
-    bar = Bar() if sys.stdout.isatty() else None
+    bar = Bar() if can_draw() else None
     raw = Console.of_process()
     listener = Listener(raw.stdout, bar)
     job = workers.job(
