@@ -95,6 +95,7 @@ def _run(**given: Any) -> int:
         return 0
     if choice.why:
         workers.say(choice.why)
+    workers.warn_if_crowded(choice)
     verdict = supervise(job)
     workers.tell(verdict, go_on="start it again to go on")
     if given["summary"] and verdict.interrupted_by is not signal.SIGPIPE:

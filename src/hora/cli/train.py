@@ -137,6 +137,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     )  # fmt: skip
     if choice.why:
         workers.say(choice.why)
+    workers.warn_if_crowded(choice)
     try:
         verdict = supervise(job)
     finally:

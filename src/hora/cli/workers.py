@@ -3,6 +3,7 @@ is told. What `hora run` and `hora train` have in common."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from hora.launch.output import Console
 from hora.launch.pick import Choice, pick
 from hora.launch.ways import make_way
 
-__all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell"]
+__all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell", "warn_if_crowded"]
 
 
 def option(*names: str, help: str, **more: Any) -> click.Option:
@@ -81,6 +82,13 @@ def choose(given: Mapping[str, Any]) -> Choice:
     )
 
 
+def warn_if_crowded(choice: Choice) -> None:
+    """Say at once that workers of this host have to share cores: they will not be faster than fewer."""
+    cores, workers = len(os.sched_getaffinity(0)), choice.plan.size
+    if choice.on == "local" and workers > cores:
+        say(f"{workers} workers share {cores} core{'s'[: cores > 1]}: expect no more speed than from -np {cores}")
+
+
 def environment(given: Mapping[str, Any]) -> dict[str, str]:
     """This process's variables, and those that the flags set for the workers.
 
@@ -88,7 +96,8 @@ def environment(given: Mapping[str, Any]) -> dict[str, str]:
     'eth0,eth1'
     """
     pairs = [word.partition("=") for word in given["export"]]
-    made = {**env.environ(), **{name: value for name, equals, value in pairs if equals}}
+    before = env.environ()
+    made = {**before, **env.quiet_tensorflow(before), **{name: value for name, equals, value in pairs if equals}}
     if given["interfaces"]:
         made["HORA_GLOO_IFACE"] = made["HOROVOD_GLOO_IFACE"] = ",".join(_names(given["interfaces"]))
     return made
@@ -119,6 +128,7 @@ def job(
         environment=environment,
         console=console,
         prefix=choice.plan.size > 1,
+        hush_tensorflow="TF_CPP_MIN_LOG_LEVEL" not in env.environ(),
         keep_last_words=not env.flag(environment, "FULL_TRACEBACK"),
         threads_per_worker=given["threads_per_worker"],
         bind=given["bind"],

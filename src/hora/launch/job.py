@@ -67,6 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pipe to answer on, whose descriptors are the last arguments of its command; answers go to ``on_answer(rank, data)``.
     ``say`` is for the curious (--verbose), ``announce`` for everybody. With ``keep_last_words`` an exception or a
     refusal that ends a worker is not printed but left to the verdict, so that what many ranks say is printed once.
+    With ``hush_tensorflow`` what TensorFlow says of itself when it starts is left out.
     """
 
     plan: Plan
@@ -77,6 +78,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prefix: bool = True
     timestamp: bool = False
     keep_last_words: bool = False
+    hush_tensorflow: bool = False
     output_directory: Path | None = None
     forward_stdin: bool = False
     threads_per_worker: int | None = None

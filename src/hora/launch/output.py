@@ -31,6 +31,8 @@ _LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memor
 _SOON_S = 0.01
 # May begin what a worker says because it ends: an exception, one of the compiler, a crash, a refusal.
 _LAST_WORDS = re.compile(rb'Traceback \(most recent call last\):|  File "|Fatal Python error: |usage: |hora: ')
+# What TensorFlow says of itself before it looks at TF_CPP_MIN_LOG_LEVEL; errors begin with E or F.
+_NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|[IW]\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] ")
 _KEEP_BACK_S, _KEEP_LAST_S = 3.0, 30.0  # how long what may be last words, or is, waits for the end of its worker
 _QUIET_S = 0.25  # how long a pipe that someone holds beyond the job's end must be silent to be given up
 
@@ -104,10 +106,11 @@ class WorkerStream:
         timestamp: bool,
         file: BinaryIO | None,
         keep_back: Callable[[float, Callable[[], None]], None] | None = None,
+        hush: bool = False,
     ) -> None:
         self._name, self._rank, self._console, self._tail = name, rank, console, tail
         self._prefix, self._timestamp, self._file = prefix, timestamp, file
-        self._keep_back = keep_back
+        self._keep_back, self._hush = keep_back, hush
         self._rest = b""
         self._kept: list[bytes] = []
         self.last_words = b""
@@ -118,6 +121,8 @@ class WorkerStream:
         # What has no end yet waits for it; so does \r at the very end, which may be half of \r\n.
         complete = not lines or lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE_BYTES
         self._rest = b"" if complete else lines.pop()
+        if self._hush:
+            lines = [line for line in lines if not _NOISE.match(line)]
         for line in lines:
             self._tail.add(self._name, line)
         if not self._prefix:

@@ -40,6 +40,7 @@ class Record:
                     timestamp=self._job.timestamp,
                     file=files.get((rank, name)),
                     keep_back=self._pump.keep_back if name == "stderr" and self._job.keep_last_words else None,
+                    hush=name == "stderr" and self._job.hush_tensorflow,
                 )
         self._errors = {rank: stream for (rank, name), stream in self._streams.items() if name == "stderr"}
         self._pump.start()

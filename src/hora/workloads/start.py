@@ -22,7 +22,7 @@ from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteE
 from hora.workloads import train_of
 from hora.workloads.options import Options
 
-__all__ = ["own_gpu", "quiet_tensorflow", "stop_at_nonsense", "train_here", "worker_folder"]
+__all__ = ["own_gpu", "stop_at_nonsense", "train_here", "worker_folder"]
 
 _CODES: dict[type[Exception], int] = {
     UsageError: 2,
@@ -43,16 +43,6 @@ def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
     return {} if said else {"HORA_NONFINITE": "stop"}
 
 
-def quiet_tensorflow(variables: dict[str, str]) -> dict[str, str]:
-    """The variable that keeps TensorFlow from telling each worker how it was compiled, unless the user has set it.
-
-    >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})
-    ({'TF_CPP_MIN_LOG_LEVEL': '2'}, {})
-    """
-    name = "TF_CPP_MIN_LOG_LEVEL"
-    return {} if name in variables else {name: "2"}
-
-
 def train_here(
     options: Options, *, launcher_draws: bool = False, independent: bool = False, bf16_tried: bool = False
 ) -> int:
@@ -69,7 +59,7 @@ def train_here(
         if not bf16_tried:
             variables |= bf16.settings(options, env.environ(), lambda line: print(f"hora: {line}", file=sys.stderr))
         if options.framework == "keras":
-            variables |= quiet_tensorflow(dict(env.environ()))
+            variables |= env.quiet_tensorflow(env.environ())
         elif options.inter_threads:
             import torch
 
