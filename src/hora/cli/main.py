@@ -18,6 +18,7 @@ from typing import NoReturn
 import click
 
 from hora import __version__
+from hora.cli.fit import fitted
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError, WorkersFailed, did_you_mean
 
 __all__ = ["main"]
@@ -139,7 +140,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _refuse(message: str, code: int) -> int:
-    click.echo(f"hora: {message}", err=True)
+    click.echo(fitted(f"hora: {message}", sys.stderr), err=True)
     return code
 
 

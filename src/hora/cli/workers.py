@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hora.cli.fit import fitted
 from hora.config import env
 from hora.config.settings import PREEMPTED_EXIT_CODE
 from hora.engine.explain import compact_ranks
@@ -145,7 +146,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
 def say(line: str) -> None:
     """Tell the user, beside what the workers say."""
-    click.echo(f"hora: {line}", err=True)
+    click.echo(fitted(f"hora: {line}", sys.stderr), err=True)
 
 
 def tell(verdict: Verdict, *, go_on: str, explained: Sequence[int] = ()) -> None:
@@ -178,7 +179,8 @@ def _tell_last_words(words: Mapping[int, bytes], workers: int) -> None:
     for rank, said in sorted(words.items()):
         alike.setdefault(said, []).append(rank)
     for said, ranks in alike.items():
-        label = b"" if len(ranks) == workers else f"[{ranks[0]}]<stderr>:".encode()
-        click.echo(b"".join(label + line for line in said.splitlines(keepends=True)), nl=False, err=True)
+        label = "" if len(ranks) == workers else f"[{ranks[0]}]<stderr>:"
+        lines = [f"{label}{line}" for line in said.decode("utf-8", "replace").splitlines()]
+        click.echo(fitted("\n".join(lines), sys.stderr), err=True)
         if label and len(ranks) > 1:
             say(f"{compact_ranks(ranks[1:])} said the same")

@@ -59,15 +59,17 @@ def explain_left(name: str, left: Iterable[int]) -> str:
 
     >>> print(explain_left("allreduce.gradients.0.bucket.1", [0]))
     'allreduce.gradients.0.bucket.1' cannot be done: rank 0 has shut Hora down without submitting it.
-    All members of its process set have to take part. If rank 0 had fewer batches, let every rank call hvd.join()
-    after its last one, or give all ranks as many (drop_last=True); else look at what rank 0 did last.
+    All members of its process set have to take part.
+    If rank 0 had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many \
+(drop_last=True); else look at what rank 0 did last.
     """
     left = list(left)
     who, have = compact_ranks(left), "has" if len(left) == 1 else "have"
     return (
         f"'{name}' cannot be done: {who} {have} shut Hora down without submitting it.\n"
-        f"All members of its process set have to take part. If {who} had fewer batches, let every rank call "
-        f"hvd.join()\nafter its last one, or give all ranks as many (drop_last=True); else look at what {who} did last."
+        "All members of its process set have to take part.\n"
+        f"If {who} had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many "
+        f"(drop_last=True); else look at what {who} did last."
     )
 
 

@@ -226,7 +226,7 @@ class Bar(Silence):
         self._progress.update(self._task, completed=state.done, description=state.short(self._room), refresh=True)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, soft_wrap=True)
+        self._progress.console.print(text)
 
     def close(self) -> None:
         self._progress.stop()
