@@ -21,6 +21,7 @@ __all__ = [
     "explain_unfit",
     "given_up",
     "lost",
+    "note_uneven",
     "suspicious_lines",
     "uneven",
 ]
@@ -80,6 +81,12 @@ def uneven(steps: int) -> str:
     'All ranks have done 10 steps together; this rank was in step 11.'
     """
     return f"All ranks have done {steps} steps together; this rank was in step {steps + 1}."
+
+
+def note_uneven(error: Exception, steps: int) -> None:
+    """Add that note, once."""
+    if not getattr(error, "__notes__", None):
+        error.add_note(uneven(steps))
 
 
 def explain_mismatch(requests: Mapping[int, Request]) -> str | None:

@@ -45,12 +45,19 @@ def told(error: BaseException, *, full: bool = False) -> str:
     return "".join(found.format())
 
 
+def _is_library(frame: traceback.FrameSummary) -> bool:
+    return "site-packages" in frame.filename
+
+
 def _shorten(found: traceback.TracebackException, error: BaseException, seen: set[int]) -> None:
     if id(error) in seen:
         return
     seen.add(id(error))
     others = [frame for frame in found.stack if not os.path.abspath(frame.filename).startswith(_OWN)]
     inside = bool(found.stack) and others[-1:] != found.stack[-1:]
+    if isinstance(error, HoraError) and not all(map(_is_library, others)):
+        while _is_library(others[-1]):  # what of a framework called Hora, such as autograd
+            others.pop()
     if others and (isinstance(error, HoraError) or not inside):
         found.stack = traceback.StackSummary.from_list(others)
     if found.__cause__ is not None and error.__cause__ is not None:

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from hora.engine import session
-from hora.engine.explain import uneven
+from hora.engine.explain import note_uneven
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import DeadlockError, ShutDownError, StallError, UsageError
 from hora.ops.numbering import name_of
@@ -273,7 +273,7 @@ class _Distributed(torch.optim.Optimizer):
             try:
                 self._leave_out = not self._reducer.finish(watched=watched)
             except (ShutDownError, DeadlockError, StallError) as error:
-                error.add_note(uneven(self._reducer.steps))
+                note_uneven(error, self._reducer.steps)
                 raise
 
     def _enrol(self) -> None:

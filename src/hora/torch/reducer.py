@@ -22,8 +22,9 @@ import torch
 
 from hora.engine import session
 from hora.engine.core import Engine
+from hora.engine.explain import note_uneven
 from hora.engine.process_set import ProcessSet
-from hora.errors import UsageError
+from hora.errors import ShutDownError, UsageError
 from hora.ops.numbering import name_of
 from hora.ops.resolve import predivided
 from hora.torch import alone, guard, hooks, summary
@@ -232,6 +233,13 @@ class Reducer:
         self._order.append(entry)
 
     def _submit(self, bucket: Bucket) -> None:
+        try:
+            self._submit_now(bucket)
+        except ShutDownError as error:  # raised in backward: the optimizer does not see it
+            note_uneven(error, self.steps)
+            raise
+
+    def _submit_now(self, bucket: Bucket) -> None:
         if session.current is not self._engine:
             self._attach()
             return
