@@ -81,7 +81,7 @@ def main() -> None:
                 *shlex.split(recording.line), columns=80, timeout_s=300, cwd=Path(place),
                 PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
             )  # fmt: skip
-            parts.append(_section(recording, screen(shown.text).replace(place, "/home/you/thesis"), shown.exit_code))
+            parts.append(_section(recording, screen(shown.text).replace(place, "/scratch/you/dir"), shown.exit_code))
     PAGE.write_text("<!-- recordings -->".join([parts[0], "\n" + "\n".join(parts[1:])]))
 
 
