@@ -27,6 +27,10 @@ Every message has three parts: what happened, with values; why it matters; what 
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module typing costs every worker more than all of this one
+    from collections.abc import Iterable
+
 __all__ = [
     "BadData",
     "DamagedCheckpoint",
@@ -47,6 +51,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "WorkersFailed",
+    "did_you_mean",
 ]
 
 
@@ -145,3 +150,16 @@ class WorkersFailed(HoraError):
     def __init__(self, message: str, *, exit_code: int = 1, rank: int | None = None) -> None:
         super().__init__(message)
         self.exit_code, self.rank = exit_code, rank
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to add to a refusal of a name that is not known: those that are like it, if any are.
+
+    >>> did_you_mean("trian", ["train", "data"]), did_you_mean("xyz", ["train"])
+    (" Did you mean 'train'?", '')
+    """
+    from difflib import get_close_matches
+
+    known = list(known)
+    close = get_close_matches(name, known, n=2) or [word for word in known if word.startswith(name)]
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

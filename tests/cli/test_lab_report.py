@@ -45,7 +45,16 @@ def test_what_is_broken_is_named_and_the_rest_written(tmp_path: Path, capsys: py
     assert "What could not be read" in page.read_text() and "1.90 times" in page.read_text()
 
 
-def test_nothing_to_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_it_is_of_the_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.scaling(tmp_path / "runs" / "scaling", timeline=False)
+    monkeypatch.chdir(tmp_path)
+    assert run() == 0 and "1.90 times" in (tmp_path / "report.html").read_text()
+
+
+def test_nothing_to_report_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     page = tmp_path / "page.html"
     assert run(str(tmp_path / "empty"), "-o", str(page)) == 2

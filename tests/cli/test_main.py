@@ -52,6 +52,59 @@ def test_wrong_usage(arguments: list[str], named: str) -> None:
     assert named in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 3
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["lab", "scalign"], "Did you mean 'scaling'?"),
+        (["train", "minst"], "Did you mean 'mnist'?"),
+        (["data", "gett"], "Did you mean 'get'?"),
+        (["data", "make", "digit"], "Did you mean 'digits'?"),
+        (["data", "get", "mnits"], "Did you mean 'mnist'?"),
+        (["bench", "allreduse"], "Did you mean 'allreduce'?"),
+        (["train", "mnist", "--epoch", "2"], "--epochs"),
+        (["-np", "2", "python", "train.py"], "hora run -np 2 python train.py"),
+    ],
+)
+def test_a_name_that_is_not_known_is_answered_with_one_like_it(arguments: list[str], said: str) -> None:
+    done = run_hora(*arguments)
+    assert done.returncode == 2 and said in done.stderr and not done.stdout
+
+
+def test_bare_hora_welcomes() -> None:
+    done, asked = run_hora(), run_hora("--help")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout == asked.stdout
+    for word in ("hora doctor", "hora data make digits", "hora train mnist -np 2", "docs", "hora completion bash"):
+        assert word in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_group_without_a_command_shows_its_help_as_it_is() -> None:
+    done = run_hora("data")
+    assert done.returncode == 2 and done.stderr.startswith("Usage: hora data") and "hora: " not in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    done = run_hora("completion", shell)
+    assert done.returncode == 0 and "_HORA_COMPLETE" in done.stdout and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("hora tr", "plain,train"),
+        ("hora train mnist --resu", "plain,--resume"),
+        ("hora data get fa", "plain,fashion"),
+        ("hora run -np 2 tra", "file,tra"),
+    ],
+)
+def test_what_a_shell_is_told(words: str, found: str) -> None:
+    last = str(len(words.split()) - 1)
+    done = run_hora(_HORA_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=last)
+    assert found in done.stdout.splitlines()
+
+
 def test_there_is_no_other_name_than_run() -> None:
     import hora
 

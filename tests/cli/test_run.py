@@ -267,7 +267,33 @@ def test_any_command_line_is_understood_or_refused(capsys: pytest.CaptureFixture
     assert bool(err) == (caught.value.code != 0)
 
 
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("python train.py -np 2 --lr 1", "hora run -np 2 python train.py --lr 1"),
+        ("train.py --num-proc=4", "hora run --num-proc=4 train.py"),
+        ("./train -H a:1,b:1", "hora run -H a:1,b:1 ./train"),
+    ],
+)
+def test_options_after_the_command_are_told_where_they_belong(line: str, instead: str) -> None:
+    done = run_hora("run", *line.split())
+    assert done.returncode == 2 and f"Options come before the command: '{instead}'" in done.stderr
+
+
 def test_a_bad_variable_is_one_message_and_starts_nothing() -> None:
     done = run_hora("run", "-np", "2", "true", HOROVOD_FUSION_THRESHOLD="big")
     assert done.returncode == 2
     assert done.stderr.count("HOROVOD_FUSION_THRESHOLD='big'") == 1
+
+
+def test_more_workers_than_cores_are_told_at_once() -> None:
+    cores = len(os.sched_getaffinity(0))
+    done = run_hora("run", "-np", str(cores + 1), "true")
+    assert done.returncode == 0 and f"{cores + 1} workers share {cores} core" in done.stderr
+    assert not run_hora("run", "-np", str(cores), "true").stderr
+
+
+def test_tensorflow_is_asked_to_be_quiet_unless_the_user_says_otherwise() -> None:
+    program = python("import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])")
+    assert run_hora("run", "-np", "1", *program).stdout == "2\n"
+    assert run_hora("run", "-np", "1", *program, TF_CPP_MIN_LOG_LEVEL="0").stdout == "0\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from tests.launch.jobs import on_terminal, run_hora, start_hora
+from tests.screen import screen
 from tests.workloads.conftest import write_digits
 
 from hora.cli.train import train
@@ -43,6 +45,7 @@ def test_every_workload_is_listed_with_its_flags() -> None:
         (["mnist", "--warmup", "steep:5"], "steep"),
         (["mnist", "--network", "other"], "'other' is not one of"),
         (["mnist", "-np", "0"], "-np '0' is not a number of workers"),
+        (["mnist", "--data", "nowhere", "-np", "2"], "Run 'hora data get mnist --to nowhere', or 'hora data make"),
         (["mnist", "-np", "2", "--emulate-workers", "3"], "--emulate-workers 3 cannot be played by 2 processes"),
         (["cifar10", "--depth", "50"], "--depth 50: a ResNet v2 has 9n+2 layers"),
         (["cifar100"], "No such command 'cifar100'"),
@@ -61,12 +64,22 @@ def test_options_go_to_workers_as_they_were_given() -> None:
     assert (made.batch, made.optimizer, made.lr, made.momentum, made.epochs) == (64, "sgd", 0.01, 0.5, 2.0)
 
 
-def test_bad_data_is_one_message_on_every_rank(tmp_path: Path) -> None:
+def test_data_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     done = run_hora("train", "mnist", "-np", "2", "--data", tmp_path / "none", "--out", tmp_path, timeout_s=TIMEOUT_S)
     assert done.returncode == 2
-    told = [line for line in done.stderr.splitlines() if "there is no folder" in line]
-    assert 1 <= len(told) <= 2 and "Traceback" not in done.stderr  # the last one may be ended before it has said so
+    assert done.stderr.count("there is no folder") == 1 and done.stderr.startswith("hora: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_made_digits_are_what_mnist_trains_on(tmp_path: Path) -> None:
+    """The commands that `hora` greets with fit together."""
+    made = run_hora("data", "make", "digits", "--samples", "60", "--jobs", "1", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    done = run_hora("train", "mnist", "--batch", "30", "--max-steps", "1", cwd=tmp_path, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0 and "the data is generated" in done.stdout, done.stderr
+    assert "1 of 2 steps of epoch 1/40 done in " in done.stdout and "\nepoch 1/40 done" not in done.stdout
+    following = done.stdout.splitlines()[-1].removeprefix("Next: hora ")
+    assert run_hora(*following.split(), cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -81,6 +94,10 @@ def test_two_workers_on_a_terminal(tmp_path: Path, columns: int) -> None:
     assert "mnist: 2 workers, 20 samples a step, 4 steps an epoch" in shown.text
     assert "epoch 1/2 done" in shown.text and "epoch 2/2 done" in shown.text
     assert "ETA ?" in shown.text, "the bar is drawn from the first step on"
+    *_, done, files, following = screen(shown.text, columns=1000).rstrip().splitlines()
+    assert re.search(r"Done: 8 steps in 0:\d\d, [\d,]+ images/s, val_loss [\d.]+, val_accuracy [\d.]+ %\.", done), done
+    assert files == f"Checkpoint: {tmp_path}/run/epoch-0002.pt, record: {tmp_path}/run/run.json."
+    assert following == f"Next: hora lab report {tmp_path}/run"
     assert "Traceback" not in shown.text and "\x1ehora" not in shown.text
 
 

@@ -24,6 +24,7 @@ from hora.data import jpeg, origins
 from hora.data.catalogue import CATALOGUE, Apt, DataSet, File, Npm, Origin, Web, find
 from hora.data.fetch import fetch
 from hora.data.generated import mark_generated
+from hora.data.once import Silent
 from hora.data.origins import Patience
 from hora.errors import EnvironmentUnfit, UsageError
 
@@ -111,8 +112,13 @@ def test_a_busy_server_is_asked_again(tmp_path: Path, server: Server) -> None:
 
 
 def test_a_wrong_file_is_removed_and_told_and_the_next_origin_tried(tmp_path: Path, server: Server) -> None:
+    class Teller(Silent):
+        def note(self, text: str) -> None:
+            raise AssertionError(f"what failed is told only if everything does: {text}")
+
     with serving(images_gz=gzip.compress(IMAGES[:-1]), labels_gz=gzip.compress(LABELS)) as liar:
-        fetched = fetch(small(Web(liar.address), Web(server.address)), tmp_path / "small", patience=QUICK)
+        both = small(Web(liar.address), Web(server.address))
+        fetched = fetch(both, tmp_path / "small", teller=Teller(), patience=QUICK)
     assert fetched.origin == server.address
     digest = hashlib.sha256(IMAGES[:-1]).hexdigest()[:16]
     assert len(fetched.failed) == 1 and "images is not the file it should be" in fetched.failed[0]

@@ -14,7 +14,7 @@ import pytest
 
 from hora.config.settings import Settings
 from hora.engine import monitor as monitor_module
-from hora.engine.backend import Event, Snapshot, What
+from hora.engine.backend import Event, Pending, RankState, Snapshot, What
 from hora.engine.monitor import Monitor
 from hora.engine.request import Request
 from hora.engine.timeline import Timeline
@@ -128,3 +128,34 @@ def test_a_timeline_is_written_more_often_than_stalls_are_looked_for(monkeypatch
     finally:
         watch.close()
     assert [timeline.closed for timeline in timelines] == [True, True]
+
+
+def test_who_waits_too_long_is_told_where_the_others_stand() -> None:
+    request = Request(Kind.BARRIER, "barrier.x", (), (0, 1, 2), line="train.py:7")
+    pending = Pending("barrier.x", (0, 1, 2), {0: request}, 5.0, (1, 2))
+
+    class Late(IdleBackend):
+        failed = threading.Event()
+        text = ""
+
+        def waiting(self) -> bool:
+            return True
+
+        def snapshot(self) -> Snapshot:
+            states = tuple(RankState(rank, 70 + rank, False, ()) for rank in range(3))
+            return Snapshot(1, states, (pending,))
+
+        def python_stack(self, rank: int, timeout_s: float) -> str:
+            return 'MainThread:\n  File "train.py", line 12, in save\n'
+
+        def fail(self, pending: Pending, kind: str, text: str) -> None:
+            self.text = text
+            self.failed.set()
+
+    backend = Late()
+    monitor = Monitor(0, 3, backend, Settings(stall_warn_s=1.0, stall_fail_s=2.0))  # type: ignore[arg-type]
+    try:
+        assert backend.failed.wait(60.0)
+    finally:
+        monitor.close()
+    assert 'What ranks 1, 2 are doing:\n  MainThread:\n    File "train.py", line 12, in save' in backend.text

@@ -283,7 +283,7 @@ def test_a_machine_without_threads_to_spare_is_named_and_nothing_stays(monkeypat
 def test_an_exception_reaches_the_others_with_its_text(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PRELUDE + "session.init()\nif session.rank() == 1: raise KeyError('no such thing')\ntotal(1)\n")
-    done = run_hora("run", "-np", "2", sys.executable, script)
+    done = run_hora("run", "-np", "2", sys.executable, script, HORA_FULL_TRACEBACK="1")
     assert done.returncode == 1
     rank_0 = [line for line in done.stderr.splitlines() if line.startswith("[0]")]
     assert any("KeyError: 'no such thing'" in line for line in rank_0), done.stderr

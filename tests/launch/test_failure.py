@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launch.jobs import python, run_hora
+from tests.launch.jobs import python, rest_of, run_hora, start_hora
 
 # (name, what rank 1 does, exit code, what the report must say). Rank 0 ends well, at once.
 KINDS: list[tuple[str, str, int, str]] = [
@@ -153,3 +153,52 @@ session.engine().barrier(global_process_set)
     assert done.returncode == code, done.stderr
     assert "rank 1 failed first" in done.stderr
     assert "ranks 0, 2 exit code 1" in done.stderr, "peers raise by themselves, before they are stopped"
+
+
+SAME = """
+import sys
+from hora.engine import session
+session.init()
+{program}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "others"),
+    [
+        ("raise KeyError(7)", "KeyError: 7", "exit code 1, saying the same"),
+        ("import argparse; argparse.ArgumentParser(prog='x').parse_args(['-q'])", "usage: x", "exit code 2, saying"),
+        ("compile('a b', 'bad.py', 'exec')", "SyntaxError: ", "exit code 1, saying the same"),
+        ("raise KeyError(7) if session.rank() else ValueError(8)", "KeyError: 7", "exit code 1"),
+    ],
+)
+def test_what_ranks_share_is_printed_once(program: str, said: str, others: str) -> None:
+    done = run_hora("run", "-np", "3", *python(SAME.format(program=program)))
+    assert done.stderr.count(said) == 1 and others in done.stderr, done.stderr
+    assert ("ValueError: 8" in done.stderr) == ("8" in program)
+
+
+def test_a_refusal_is_printed_once_and_as_it_is() -> None:
+    program = "import sys; print('hora: no.\\nReally.', file=sys.stderr); sys.exit(2)"
+    done = run_hora("run", "-np", "3", *python(program))
+    assert done.stderr.count("Really.") == 1
+
+
+def test_who_lives_on_is_heard() -> None:
+    """An exception that a worker has only printed is kept back for a while, and then shown."""
+    process = start_hora(
+        "run", "-np", "2", *python("import sys, traceback, time; print('usage: me', file=sys.stderr); time.sleep(60)")
+    )
+    assert process.stdout is not None
+    try:
+        said = {process.stdout.readline(), process.stdout.readline()}
+        assert said == {"[0]<stderr>:usage: me\n", "[1]<stderr>:usage: me\n"}
+    finally:
+        process.terminate()
+        rest_of(process, 60.0)
+        process.stdout.close()
+
+
+def test_one_workers_last_lines_are_not_repeated() -> None:
+    done = run_hora("run", "-np", "1", *python("raise KeyError('nobody has it')"))
+    assert done.stderr.count("KeyError") == 1 and "rank 0 failed -" in done.stderr

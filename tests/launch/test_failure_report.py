@@ -5,7 +5,16 @@ from __future__ import annotations
 import io
 import signal
 
-from hora.launch.failure import Ending, exit_code, explain, first_failure, how_it_ended, is_consequence, show
+from hora.launch.failure import (
+    Ending,
+    adds_nothing,
+    exit_code,
+    explain,
+    first_failure,
+    how_it_ended,
+    is_consequence,
+    show,
+)
 from hora.launch.output import Tail
 
 
@@ -118,3 +127,22 @@ def test_an_mpirun_that_does_not_say_who_failed() -> None:
     unknown = ending(-1, 4)._replace(host="MPICH", pid=1)
     title, lines = explain(unknown, [unknown], Tail())
     assert title == "the job failed" and "MPICH does not say which rank failed, exit code 4" in lines[0]
+
+
+def test_what_others_said_is_told_by_one_word() -> None:
+    """A text that ranks share, and that they have lost somebody, is not shown again."""
+    mine = b"Traceback (most recent call last):\nValueError: boom\n"
+    lost = b"Traceback\nhora.errors.PeerLostError: r1\n"
+    said = {0: lost, 1: mine, 2: mine, 3: b"KeyError: 7\n"}
+    assert [rank for rank in said if not adds_nothing(rank, 1, said)] == [3]
+    endings = [ending(rank, 1) for rank in (1, 0, 2, 3)]
+    lines = explain(endings[0], endings, OWN, said)[1]
+    assert (
+        lines[1] == "the others: rank 0 exit code 1, because of that; rank 2 exit code 1, saying the same; "
+        "rank 3 exit code 1"
+    )
+    assert lines[2:] == ["", "Traceback (most recent call last):", "ValueError: boom"]
+
+
+def test_what_has_just_been_seen_is_not_shown_again() -> None:
+    assert len(explain(ending(0, 1), [ending(0, 1)], None)[1]) == 1

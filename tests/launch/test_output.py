@@ -154,3 +154,16 @@ def test_console_survives_a_nonblocking_descriptor(tmp_path: Path) -> None:
     os.close(writer)
     pump.finish()
     assert len(got) == 500_000
+
+
+def test_tensorflow_is_quiet_at_its_start_and_its_errors_are_not() -> None:
+    shown: list[bytes] = []
+    stream = WorkerStream("stderr", 0, shown.append, Tail(), prefix=True, timestamp=False, file=None, hush=True)
+    stream.take(
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        b"I0000 00:00:1794976790.076247    9077 port.cc:153] oneDNN custom operations are on.\n"
+        b"E0000 00:00:1794976790.076247    9077 cuda.cc:153] there is no GPU\nInside: mine\n"
+    )
+    assert b"".join(shown).decode().splitlines() == [
+        "[0]<stderr>:E0000 00:00:1794976790.076247    9077 cuda.cc:153] there is no GPU", "[0]<stderr>:Inside: mine",
+    ]  # fmt: skip

@@ -43,7 +43,7 @@ def test_the_launcher_draws_what_the_first_worker_marks(monkeypatch: pytest.Monk
     marked = b"[0]<stdout>:" + encode(STATE)
     text = drawn(b"[0]<stdout>:mnist: 2 workers\n[1]<stdout>:hello\n", marked)
     assert "mnist: 2 workers" in text and "[0]<stdout>" not in text and "[1]<stdout>:hello" in text
-    assert " 25 % epoch 3/40  loss 0.1250  accuracy 96.88 %  1,234 images/s  ETA 1:01:01" in text
+    assert " 25 % epoch 3/40  step 100/300  loss 0.1250  1,234 images/s  ETA 1:01:01" in text
     assert MARK.decode() not in text
 
 
@@ -67,6 +67,17 @@ def test_a_bar_that_fails_is_given_up_and_no_line_is_lost(caplog: pytest.LogCapt
     listener(b"[0]<stdout>:" + encode(STATE) + b"[0]<stdout>:one\n" + encode(STATE) + b"[1]<stdout>:two\n")
     assert out.getvalue() == b"one\n[1]<stdout>:two\n"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_log_of_slow_steps_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr("hora.workloads.progress.time.monotonic", lambda: float(next(clock)))
+    told = Lines(every=1000)
+    for step in range(1, 7):
+        told.step(lambda: STATE, step)
+    assert capsys.readouterr().out.splitlines() == [TEXT] * 2
 
 
 def test_a_log_gets_a_line_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hora.cli.fit import fitted
+
 if TYPE_CHECKING:
     from hora.data.make.generate import Made
     from hora.data.make.textures import Format
@@ -34,13 +36,19 @@ def _to(default: str) -> Callable[[_F], _F]:
     )
 
 
+def _names(ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    from hora.data.catalogue import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(begun)]
+
+
 @click.group()
 def data() -> None:
     """Get, make and stage data sets."""
 
 
 @data.command()
-@click.argument("name", metavar="mnist|fashion|cifar10")
+@click.argument("name", metavar="mnist|fashion|cifar10", shell_complete=_names)
 @_to("data/NAME")
 @_WAIT
 @_JSON
@@ -59,9 +67,9 @@ def get(name: str, folder: Path | None, wait_s: float, json_file: Path | None) -
         fetched = fetch(data_set, folder or Path("data", name), teller=console, wait_s=wait_s)
     size, where = size_text(data_set.nbytes), _short(fetched.folder)
     if fetched.origin:
-        click.echo(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
+        _say(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
     else:
-        click.echo(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
+        _say(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
     facts = {"name": name, "nbytes": data_set.nbytes, "files": [file.name for file in data_set.files]}
     _write(json_file, fetched._asdict() | facts)
 
@@ -201,8 +209,12 @@ def _told(made: Made, things: str, json_file: Path | None) -> None:
     kinds = f" of {made.facts['classes']} classes" if "classes" in made.facts else ""
     how = "there already" if made.there else f"made in {made.seconds:.1f} s"
     where, seed = _short(made.folder), made.facts["seed"]
-    click.echo(f"{where}: {said}{kinds}, generated from seed {seed}; {size_text(made.nbytes)}, {how}")
+    _say(f"{where}: {said}{kinds}, generated from seed {seed}; {size_text(made.nbytes)}, {how}")
     _write(json_file, made._asdict())
+
+
+def _say(text: str) -> None:
+    click.echo(fitted(text, sys.stdout))
 
 
 def _short(path: Path) -> str:

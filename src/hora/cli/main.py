@@ -1,7 +1,7 @@
 """The ``hora`` command. Subcommands live in files of their own and are imported when they are used.
 
 Exit codes: 2 for wrong usage, 3 for an environment that is not up to it, a failed worker's own code otherwise. Both
-kinds of refusal are one message without a traceback.
+kinds of refusal are one message without a traceback; a name that is not known is answered with those that are like it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import click
 
 from hora import __version__
-from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError, WorkersFailed
+from hora.cli.fit import fitted
+from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError, WorkersFailed, did_you_mean
 
 __all__ = ["main", "parse"]
 
@@ -25,14 +28,22 @@ _COMMANDS = {
     "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
     "submit": ("hora.cli.submit", "Write a job script for Slurm or PBS, and submit it."),
     "train": ("hora.cli.train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
-    "lab": ("hora.cli.lab", "Experiments: throughput, scaling, quality, sweeps; their records and reports."),
-    "bench": ("hora.cli.bench", "Measure training, collectives and start-up, beside other libraries."),
+    "lab": ("hora.cli.lab", "Experiments on speed and quality; their records and reports."),
+    "bench": ("hora.cli.bench", "Measure training and collectives, beside other libraries."),
     "data": ("hora.cli.data", "Get, make and stage data sets."),
     "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),
-    "timeline": ("hora.cli.timeline", "Read a timeline: where the time went, who is late, what to change."),
-    "doctor": ("hora.cli.doctor", "Find out what works on this machine, and how to fix what does not."),
+    "timeline": ("hora.cli.timeline", "Read a timeline: where the time went, and who is late."),
+    "doctor": ("hora.cli.doctor", "Find out what works here, and how to fix what does not."),
     "env": ("hora.cli.env", "Show versions, machine and variables, for a bug report."),
+    "completion": ("hora.cli.completion", "Let bash, zsh or fish complete commands."),
 }
+
+_FIRST = (
+    ("hora doctor", "what works on this machine"),
+    ("hora data make digits", "a data set; 'hora data get mnist' is the real one"),
+    ("hora train mnist -np 2", "train it on two workers"),
+)
+_NO_SUCH = re.compile("No such command '([^']+)'")
 
 
 class _LazyGroup(click.Group):
@@ -51,11 +62,36 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in _COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("To begin with"):
+            formatter.write_dl(_FIRST)
+        with formatter.section("Read on"):
+            formatter.write_dl(
+                [
+                    ("hora COMMAND --help", "its options"),
+                    (_docs(), "installing, running, training, measuring, errors"),
+                    ("hora completion bash", "(zsh, fish): the shell completes what you type"),
+                ]
+            )
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+def _docs() -> str:
+    """Where the docs are: beside the sources they were installed from, if those are here."""
+    folder = Path(__file__).resolve().parents[3] / "docs"
+    if not (folder / "running.md").exists():
+        return "docs/"
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+@click.group(
+    cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(__version__, "-v", "--version", prog_name="hora")
-def _hora() -> None:
+@click.pass_context
+def _hora(ctx: click.Context) -> None:
     """Scale a training script from one process to many, and see whether it was worth it."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -83,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args=list(sys.argv[1:] if arguments is None else arguments), prog_name="hora", standalone_mode=False
         )
         code = result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help(), err=True)
+        code = 2
     except click.ClickException as error:
-        hint = ""
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            hint = f"\nTry '{error.ctx.command_path} --help'."
-        code = _refuse(error.format_message() + hint, 2)
+        code = _refuse(_words(error), 2)
     except (UsageError, BadData, DamagedCheckpoint) as error:
         code = _refuse(str(error), 2)
     except EnvironmentUnfit as error:
@@ -101,6 +137,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _words(error: click.ClickException) -> str:
+    """What click has to say, with a name that is like the one it does not know, and where to look further."""
+    text, ctx = error.format_message(), error.ctx if isinstance(error, click.UsageError) else None
+    if ctx is None:
+        return text
+    if isinstance(ctx.command, click.Group) and (unknown := _NO_SUCH.match(text)):
+        text = f"No such command '{unknown[1]}'.{did_you_mean(unknown[1], ctx.command.list_commands(ctx))}"
+    elif ctx.parent is None and isinstance(error, click.NoSuchOption) and error.option_name.startswith(("-n", "--n")):
+        text += " Workers are started by 'hora run -np 2 python train.py'."
+    return f"{text}\nTry '{ctx.command_path} --help'."
+
+
 def _leave(code: int) -> NoReturn:
     """End this process at once: to take an interpreter down in good order takes longer than an empty job."""
     for stream in (sys.stdout, sys.stderr):
@@ -110,7 +158,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _refuse(message: str, code: int) -> int:
-    click.echo(f"hora: {message}", err=True)
+    click.echo(fitted(f"hora: {message}", sys.stderr), err=True)
     return code
 
 

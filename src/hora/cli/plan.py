@@ -223,7 +223,7 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
         "whole run": f"{duration_text(run.middle)} ({duration_text(run.low)} to {duration_text(run.high)})",
     }
     for heading, text in lines.items():
-        console.print(f"{heading:<13} {text}", markup=False, soft_wrap=True)
+        console.print(f"{heading:<13} {text}", markup=False, soft_wrap=not console.is_terminal)
     if seen.farther[seen.algorithm]:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="Far beyond", title_justify="left")
         for heading in ("workers", "sum", "step", "samples/s", "efficiency", "interval"):
@@ -237,9 +237,9 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
                 )  # fmt: skip
         console.print(table)
     for text in seen.assumptions:
-        console.print(f"Assumed: {text}.", markup=False, soft_wrap=True)
+        console.print(f"Assumed: {text}.", markup=False, soft_wrap=not console.is_terminal)
     for text in seen.far_assumptions if seen.farther[seen.algorithm] else ():
-        console.print(f"Assumed far beyond: {text}.", markup=False, soft_wrap=True)
+        console.print(f"Assumed far beyond: {text}.", markup=False, soft_wrap=not console.is_terminal)
 
 
 def _write(made: Plan, seen: Outlook | None, file: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from hora import __version__
 from hora.cli import flags, workers
@@ -34,8 +35,15 @@ _ELASTIC = (
 )  # fmt: skip
 
 
+_HOW_MANY = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile")
+
 _UNUSED = "Accepted; not needed."
 _NOT_YET = "Elastic jobs are not available yet."
+
+
+def _files(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(begun, type="file")]
+
 
 _OPTIONS = (
     *workers.OPTIONS,
@@ -58,7 +66,7 @@ _OPTIONS = (
     *(option(name, type=int, help=_NOT_YET) for name in ("--slots-per-host", "--elastic-timeout", "--reset-limit")),
     option("--blacklist-cooldown-range", type=int, nargs=2, help=_NOT_YET),
     option("--host-discovery-script", help=_NOT_YET),
-    click.Argument(["command"], nargs=-1, type=click.UNPROCESSED),
+    click.Argument(["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=_files),
 )  # fmt: skip
 
 
@@ -87,6 +95,7 @@ def _run(**given: Any) -> int:
         return 0
     if choice.why:
         workers.say(choice.why)
+    workers.warn_if_crowded(choice)
     verdict = supervise(job)
     workers.tell(verdict, go_on="start it again to go on")
     if given["summary"] and verdict.interrupted_by is not signal.SIGPIPE:
@@ -124,10 +133,26 @@ def _refuse_what_is_not_there_yet(given: Mapping[str, Any]) -> None:
 
 
 def _choose(given: Mapping[str, Any]) -> Choice:
-    choice = workers.choose(given)
+    try:
+        choice = workers.choose(given)
+    except UsageError:
+        _refuse_options_after_the_command(given["command"])
+        raise
     if given["mpi"] and given["on"] is None and choice.on == "ssh":  # as horovodrun --mpi
         return choice._replace(on="mpi")
     return choice
+
+
+def _refuse_options_after_the_command(command: tuple[str, ...]) -> None:
+    """``hora run python train.py -np 2``: -np goes to the script, and nobody says how many workers."""
+    for at, word in enumerate(command[1:], 1):
+        if word in _HOW_MANY or word.startswith(tuple(f"{name}=" for name in _HOW_MANY)):
+            upto = at + (1 if "=" in word else 2)
+            moved = shlex.join([*command[at:upto], *command[:at], *command[upto:]])
+            raise UsageError(
+                f"{word} comes after the command, so it went to {command[0]!r} and not to Hora. Options come before "
+                f"the command: 'hora run {moved}'."
+            )
 
 
 def _resolve(command: tuple[str, ...]) -> tuple[str, ...]:

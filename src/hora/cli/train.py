@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from hora.cli import workers
 from hora.errors import UsageError
 from hora.workloads import WORKLOADS, Options, options_of
+from hora.workloads.missing import check_folder
 
 __all__ = ["STARTERS", "read_options", "train"]
 
@@ -106,6 +107,7 @@ def _train(workload: str, given: Mapping[str, Any]) -> int:
             raise UsageError(f"{option.opts[-1]} is for workers, and none are to be started. Give -np or -H as well.")
     from hora.workloads.start import train_here
 
+    check_folder(options.workload, options.data_folder)
     return train_here(options)
 
 
@@ -114,7 +116,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     from hora.launch.output import Console
     from hora.launch.supervise import supervise
     from hora.workloads import bf16
-    from hora.workloads.progress import Bar, Listener
+    from hora.workloads.progress import Bar, Listener, can_draw
     from hora.workloads.start import stop_at_nonsense
 
     choice = workers.choose(given)
@@ -126,8 +128,9 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     environment = workers.environment(given)
     here = choice.on == "local"  # else every worker tries it on its own host
     if here:
+        check_folder(options.workload, options.data_folder)
         environment |= bf16.settings(options, environment, workers.say)
-    bar = Bar() if sys.stdout.isatty() else None
+    bar = Bar() if can_draw() else None
     raw = Console.of_process()
     listener = Listener(raw.stdout, bar)
     job = workers.job(
@@ -142,6 +145,7 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
     )  # fmt: skip
     if choice.why:
         workers.say(choice.why)
+    workers.warn_if_crowded(choice)
     try:
         verdict = supervise(job)
     finally:

@@ -3,6 +3,7 @@ is told. What `hora run` and `hora train` have in common."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,10 @@ from typing import Any
 
 import click
 
+from hora.cli.fit import fitted
 from hora.config import env
 from hora.config.settings import PREEMPTED_EXIT_CODE
+from hora.engine.explain import compact_ranks
 from hora.errors import UsageError
 from hora.launch import failure
 from hora.launch.hosts import Host
@@ -20,7 +23,7 @@ from hora.launch.output import Console
 from hora.launch.pick import Choice, pick
 from hora.launch.ways import make_way
 
-__all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell"]
+__all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell", "warn_if_crowded"]
 
 
 def option(*names: str, help: str, **more: Any) -> click.Option:
@@ -80,6 +83,13 @@ def choose(given: Mapping[str, Any]) -> Choice:
     )
 
 
+def warn_if_crowded(choice: Choice) -> None:
+    """Say at once that workers of this host have to share cores: they will not be faster than fewer."""
+    cores, workers = len(os.sched_getaffinity(0)), choice.plan.size
+    if choice.on == "local" and workers > cores:
+        say(f"{workers} workers share {cores} core{'s'[: cores > 1]}: expect no more speed than from -np {cores}")
+
+
 def environment(given: Mapping[str, Any]) -> dict[str, str]:
     """This process's variables, and those that the flags set for the workers.
 
@@ -87,7 +97,8 @@ def environment(given: Mapping[str, Any]) -> dict[str, str]:
     'eth0,eth1'
     """
     pairs = [word.partition("=") for word in given["export"]]
-    made = {**env.environ(), **{name: value for name, equals, value in pairs if equals}}
+    before = env.environ()
+    made = {**before, **env.quiet_tensorflow(before), **{name: value for name, equals, value in pairs if equals}}
     if given["interfaces"]:
         made["HORA_GLOO_IFACE"] = made["HOROVOD_GLOO_IFACE"] = ",".join(_names(given["interfaces"]))
     return made
@@ -118,6 +129,8 @@ def job(
         environment=environment,
         console=console,
         prefix=choice.plan.size > 1,
+        hush_tensorflow="TF_CPP_MIN_LOG_LEVEL" not in env.environ(),
+        keep_last_words=not env.flag(environment, "FULL_TRACEBACK"),
         threads_per_worker=given["threads_per_worker"],
         bind=given["bind"],
         say=say if given["verbose"] else lambda line: None,
@@ -133,21 +146,41 @@ def _names(given: Sequence[str]) -> list[str]:
 
 def say(line: str) -> None:
     """Tell the user, beside what the workers say."""
-    click.echo(f"hora: {line}", err=True)
+    click.echo(fitted(f"hora: {line}", sys.stderr), err=True)
 
 
 def tell(verdict: Verdict, *, go_on: str, explained: Sequence[int] = ()) -> None:
     """How the job ended. ``go_on`` says how one that had to leave does; after exit codes in ``explained``, the workers
     have said all there is to say."""
-    if verdict.interrupted_by is signal.SIGPIPE or verdict.exit_code in explained:
-        return  # nobody listens, or everybody knows
-    if verdict.exit_code == PREEMPTED_EXIT_CODE:
-        from hora.engine.explain import compact_ranks
-
+    if verdict.interrupted_by is signal.SIGPIPE:
+        return  # nobody listens
+    leaving = verdict.exit_code == PREEMPTED_EXIT_CODE
+    first = verdict.first
+    if first is None or leaving or verdict.interrupted_by is not None or verdict.exit_code in explained:
+        _tell_last_words(verdict.last_words, len(verdict.tails))
+    if verdict.exit_code in explained:
+        return
+    if leaving:
         left = compact_ranks(e.rank for e in verdict.endings if e.returncode == PREEMPTED_EXIT_CODE)
         say(f"{left} saved and left because the job must end (exit code {PREEMPTED_EXIT_CODE}); {go_on}")
     elif verdict.interrupted_by is not None:
         say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
-    elif verdict.first is not None:
-        tail = verdict.tails[verdict.first.rank]
-        failure.show(*failure.explain(verdict.first, verdict.endings, tail), sys.stderr)
+    elif first is not None:
+        words = verdict.last_words
+        own = {rank: said for rank, said in words.items() if not failure.adds_nothing(rank, first.rank, words)}
+        _tell_last_words(own, len(verdict.tails))
+        tail = verdict.tails[first.rank] if len(verdict.tails) > 1 else None  # one worker's output is not labelled
+        failure.show(*failure.explain(first, verdict.endings, tail, words), sys.stderr)
+
+
+def _tell_last_words(words: Mapping[int, bytes], workers: int) -> None:
+    """Print what was kept back: what several ranks have said once, and what all have said as if one had said it."""
+    alike: dict[bytes, list[int]] = {}
+    for rank, said in sorted(words.items()):
+        alike.setdefault(said, []).append(rank)
+    for said, ranks in alike.items():
+        label = "" if len(ranks) == workers else f"[{ranks[0]}]<stderr>:"
+        lines = [f"{label}{line}" for line in said.decode("utf-8", "replace").splitlines()]
+        click.echo(fitted("\n".join(lines), sys.stderr), err=True)
+        if label and len(ranks) > 1:
+            say(f"{compact_ranks(ranks[1:])} said the same")

@@ -28,6 +28,8 @@ __all__ = [
     "keep_from_children",
     "launcher_option",
     "launcher_process",
+    "make_tensorflow_quiet",
+    "quiet_tensorflow",
     "reference",
     "settings",
     "take_secret",
@@ -208,6 +210,8 @@ VARIABLES: tuple[Variable, ...] = (
              "Compare the parameters of all ranks every so many steps; 0 never does."),
     # Telling
     Variable("SUMMARY", "summary", _bool, "Rank 0 prints a line about speed and communication now and then."),
+    Variable("FULL_TRACEBACK", "", _bool,
+             "1 shows Hora's own frames in tracebacks too, and every worker's traceback as it comes."),
     Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
     Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
     Variable("TIMELINE", "timeline", _text,
@@ -276,6 +280,22 @@ def during(**variables: str) -> Iterator[None]:
 def environ() -> Mapping[str, str]:
     """A snapshot of this process's environment."""
     return dict(os.environ)
+
+
+def quiet_tensorflow(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variable that keeps TensorFlow from telling every process how it was compiled; its errors are still told.
+    Nothing if the user has set it.
+
+    >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})
+    ({'TF_CPP_MIN_LOG_LEVEL': '2'}, {})
+    """
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    return {} if name in variables else {name: "2"}
+
+
+def make_tensorflow_quiet() -> None:
+    """The same for this process, before it imports TensorFlow."""
+    os.environ.update(quiet_tensorflow(os.environ))
 
 
 def take_secret() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hora.errors import UsageError
+from hora.errors import UsageError, did_you_mean
 
 __all__ = ["CATALOGUE", "Apt", "DataSet", "File", "Npm", "Origin", "Web", "find"]
 
@@ -81,7 +81,8 @@ def find(name: str) -> DataSet:
     if name not in CATALOGUE:
         *others, last = CATALOGUE
         known = f"{', '.join(others)} and {last}"
-        raise UsageError(f"{name!r} is not a data set that can be fetched. Known are {known}.")
+        hint = did_you_mean(name, CATALOGUE)
+        raise UsageError(f"{name!r} is not a data set that can be fetched.{hint} Known are {known}.")
     return CATALOGUE[name]
 
 

@@ -39,7 +39,9 @@ def read_cifar(*paths: Path) -> Images:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise BadData(f"{path} cannot be read: {error.strerror}. Check --data, or use 'hora data get'.") from None
+            raise BadData(
+                f"{path} cannot be read: {error.strerror}. Check --data, or use 'hora data get cifar10'."
+            ) from None
         if not data or len(data) % RECORD_BYTES:
             raise BadData(
                 f"{path} has {len(data)} bytes, which is not a whole number of records of {RECORD_BYTES}: it was cut "

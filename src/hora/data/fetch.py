@@ -81,13 +81,12 @@ def _try_all(data_set: DataSet, work: Path, mine: Turn, failed: list[str], patie
         if path.suffix != DOWNLOAD:  # an interrupted run's; what is half downloaded is all that is worth keeping
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for origin in data_set.origins:
-        mine.note(f"trying {origin}")
+        mine.progress(f"asking {origin}", 0, 0)
         try:
             bring(origin, data_set, work, mine, patience)
             return str(origin)
         except Failed as why:
             failed.append(f"{origin}: {why}")
-            mine.note(f"  {why}")
     return None
 
 

@@ -68,7 +68,7 @@ def _bytes(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     except FileNotFoundError:
-        raise BadData(f"{path} does not exist. Check --data, or get the data set with 'hora data get'.") from None
+        raise BadData(f"{path} does not exist. Check --data, or get the data set with 'hora data get mnist'.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadData(f"{path} cannot be unpacked: {error}. It was cut off or altered; fetch it again.") from None
     except OSError as error:

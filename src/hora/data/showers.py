@@ -59,7 +59,7 @@ def find_shower_files(folder: Path) -> list[Path]:
     found = [path for path in found if not path.name.startswith(".")]
     if not found:
         what = "has no file EleEscan_*.h5, nor any other *.h5" if folder.is_dir() else "is not a folder"
-        raise BadData(f"{folder} {what}. Check --data, or make showers with 'hora data make'.")
+        raise BadData(f"{folder} {what}. Check --data, or make showers with 'hora data make showers'.")
     return found
 
 

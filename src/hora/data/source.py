@@ -80,7 +80,7 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
     elif has_pattern(path) or path.is_file():
         mine, folders = expand(path), False
     else:
-        raise BadData(f"{path} does not exist. Check --data, or make a data set with 'hora data make'.")
+        raise BadData(f"{path} does not exist. Check --data, or make a data set with 'hora data make textures'.")
     tars = [file for file in mine if TarShards.takes(file)]
     records = [file for file in mine if TFRecordShards.takes(file)]
     match bool(folders), bool(tars), bool(records):
@@ -97,7 +97,7 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
             besides = f", nor a folder {' or '.join(names)}" if names else ""
             raise BadData(
                 f"{place} has no samples: there are no folders of images, no tar shards (*.tar) and no TFRecord shards "
-                f"(*-of-*, *.tfrecord){wanted}{besides}. Check --data, or make a data set with 'hora data make'."
+                f"(*-of-*, *.tfrecord){wanted}{besides}. Check --data, or make some with 'hora data make textures'."
             )
     found = [f"{len(tars)} tar shards"] * bool(tars) + [f"{len(records)} TFRecord shards"] * bool(records)
     found += ["class folders"] * bool(folders)

@@ -19,6 +19,7 @@ from hora.engine.backend import Pending
 from hora.engine.explain import (
     compact_ranks,
     explain_joined,
+    explain_left,
     explain_mismatch,
     explain_unfit,
     suspicious_lines,
@@ -292,11 +293,7 @@ class Agreement:
         gone = [member for member in entry.key[1] if member in self._gone]
         if not gone:
             return None
-        return "shutdown", (
-            f"'{entry.key[0]}' cannot be done: {_have(gone)} shut down.\n"
-            "All members of its process set have to take part.\n"
-            "Make every rank run the same number of steps before shutdown(), or let the first to finish call join()."
-        )
+        return "shutdown", explain_left(entry.key[0], gone)
 
     def _join_failure(self, ranks: tuple[int, ...]) -> Failed:
         for rank in ranks:

@@ -16,11 +16,14 @@ from hora.wire.messages import Peer
 __all__ = [
     "compact_ranks",
     "explain_joined",
+    "explain_left",
     "explain_mismatch",
     "explain_unfit",
     "given_up",
     "lost",
+    "note_uneven",
     "suspicious_lines",
+    "uneven",
 ]
 
 _MAX_ROWS = 16
@@ -50,6 +53,40 @@ def given_up(rank: int, status: str) -> str:
         "It runs again, but this generation is over: end this process. Raise HORA_STALL_SHUTDOWN_TIME_SECONDS if "
         "workers may be stopped for so long."
     )
+
+
+def explain_left(name: str, left: Iterable[int]) -> str:
+    """What a rank is told that waits for others which have shut down in good order.
+
+    >>> print(explain_left("allreduce.gradients.0.bucket.1", [0]))
+    'allreduce.gradients.0.bucket.1' cannot be done: rank 0 has shut Hora down without submitting it.
+    All members of its process set have to take part.
+    If rank 0 had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many \
+(drop_last=True); else look at what rank 0 did last.
+    """
+    left = list(left)
+    who, have = compact_ranks(left), "has" if len(left) == 1 else "have"
+    return (
+        f"'{name}' cannot be done: {who} {have} shut Hora down without submitting it.\n"
+        "All members of its process set have to take part.\n"
+        f"If {who} had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many "
+        f"(drop_last=True); else look at what {who} did last."
+    )
+
+
+def uneven(steps: int) -> str:
+    """A note for the error of a rank that brought gradients which others did not: how many batches they had.
+
+    >>> uneven(10)
+    'All ranks have done 10 steps together; this rank was in step 11.'
+    """
+    return f"All ranks have done {steps} steps together; this rank was in step {steps + 1}."
+
+
+def note_uneven(error: Exception, steps: int) -> None:
+    """Add that note, once."""
+    if not getattr(error, "__notes__", None):
+        error.add_note(uneven(steps))
 
 
 def explain_mismatch(requests: Mapping[int, Request]) -> str | None:

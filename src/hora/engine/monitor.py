@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 from hora.config.settings import Settings
 from hora.engine.backend import Backend
-from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, silence_text, warning_text
+from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, silence_text, standing, warning_text
 from hora.engine.timeline import Timeline
 from hora.errors import HoraError
 
@@ -100,11 +101,15 @@ class Monitor:
         for action in self._stall.look(self._backend.snapshot(), time.monotonic()):
             match action:
                 case Fail(pending=pending, kind=kind, text=text):
-                    self._backend.fail(pending, kind, text)
+                    stacks = self._stacks(pending.missing) if kind == "stall" else {}
+                    self._backend.fail(pending, kind, "\n".join([text, *standing(stacks)]))
                 case GiveUp(rank=rank, status=status):
                     self._backend.give_up(rank, status)
                 case Silence():
                     _log.warning(silence_text(action, fail_s))
                 case Warn(missing=missing):
-                    stacks = {rank: self._backend.python_stack(rank, 1.0) for rank in missing[:4]}
-                    _log.warning(warning_text(action, stacks, fail_s))
+                    _log.warning(warning_text(action, self._stacks(missing), fail_s))
+
+    def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Where some of these ranks stand."""
+        return {rank: self._backend.python_stack(rank, 1.0) for rank in ranks[:4]}

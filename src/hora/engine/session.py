@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from hora.config.world import World, detect, places
 from hora.config.world import is_homogeneous as is_homogeneous_hosts
 from hora.engine.backend import Backend
 from hora.engine.core import Engine
+from hora.engine.frames import final, told
 from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet, gather_ranks
@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("hora")
+_LAST_LINES = 40  # of an exception, that the others are told
 _lock = threading.RLock()
 current: Engine | None = None  # the running engine; front-ends that must be fast look here instead of calling engine()
 _monitor: Monitor | None = None
@@ -375,11 +376,21 @@ def _set_up_logging(settings: Settings, rank_: int) -> None:
 
 
 def _leave_last_words(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """An exception ends this process: the others will want to know which."""
+    """An exception ends this process: the others will want to know which, and the user without Hora's own frames."""
+    try:
+        text = told(error, full=env.flag(env.environ(), "FULL_TRACEBACK"))
+    except Exception:  # whatever is wrong with it, Python prints it
+        _excepthook_before(kind, error, trace)
+        return
     if current is not None and kind is not KeyboardInterrupt:
         with contextlib.suppress(Exception):
-            current.backend.say("".join(traceback.format_exception(kind, error, trace)[-8:]))
-    _excepthook_before(kind, error, trace)
+            current.backend.say("".join(text.splitlines(keepends=True)[-_LAST_LINES:]))
+    if _excepthook_before is sys.__excepthook__ and sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(final(text))
+            sys.stderr.flush()
+    else:
+        _excepthook_before(kind, error, trace)
 
 
 def _forget_after_fork() -> None:

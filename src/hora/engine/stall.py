@@ -9,14 +9,24 @@ as dead after the same bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hora.config.settings import Settings
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.explain import compact_ranks
 
-__all__ = ["Fail", "GiveUp", "Silence", "StallWatch", "Warn", "find_deadlock", "silence_text", "warning_text"]
+__all__ = [
+    "Fail",
+    "GiveUp",
+    "Silence",
+    "StallWatch",
+    "Warn",
+    "find_deadlock",
+    "silence_text",
+    "standing",
+    "warning_text",
+]
 
 _DEADLOCK_S = 1.0  # operations younger than this may only look stuck: a peer may be just about to submit
 _WARN_AGAIN = 3  # warn after 1, 3, 9, … times the first delay
@@ -173,9 +183,25 @@ def warning_text(warn: Warn, stacks: dict[int, str], fail_s: float) -> str:
         *_operations(warn.pending),
         f"This is fine if it is saving or validating meanwhile; the operations fail after {fail_s:g} s.",
     ]
+    return "\n".join([*lines, *standing(stacks)])
+
+
+def standing(stacks: Mapping[int, str]) -> list[str]:
+    """Where ranks stand; a stack that several of them have is shown once.
+
+    >>> print("\\n".join(standing({1: "MainThread:\\n  a.py, line 7", 2: "MainThread:\\n  a.py, line 7"})))
+    What ranks 1, 2 are doing:
+      MainThread:
+        a.py, line 7
+    """
+    alike: dict[str, list[int]] = {}
     for rank, stack in stacks.items():
-        lines += [f"What rank {rank} is doing:", *("  " + line for line in stack.rstrip().splitlines())]
-    return "\n".join(lines)
+        alike.setdefault(stack.rstrip(), []).append(rank)
+    lines = list[str]()
+    for stack, ranks in alike.items():
+        doing = f"What {compact_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} doing:"
+        lines += [doing, *("  " + line for line in stack.splitlines())]
+    return lines
 
 
 def _operations(pending: Iterable[Pending], most: int = 6) -> list[str]:
@@ -192,15 +218,23 @@ def _operations(pending: Iterable[Pending], most: int = 6) -> list[str]:
     return lines
 
 
-def _deadlock_text(pending: Iterable[Pending]) -> str:
+def _deadlock_text(pending: Sequence[Pending]) -> str:
     return "\n".join(
         [
             "deadlock: these ranks wait for each other, so none can go on:",
             *_operations(pending, most=32),
             "Every member must submit the same operation under the same name and kind. Nothing was computed; these",
             "operations fail on every rank that submitted them.",
+            *_if_uneven(pending),
         ]
     )
+
+
+def _if_uneven(pending: Iterable[Pending]) -> list[str]:
+    """What to try if it is the gradients of a step that not everybody takes."""
+    if any(".gradients." in p.name for p in pending):
+        return ["If some ranks have fewer batches, let every rank call hvd.join() after its last one."]
+    return []
 
 
 def _stall_text(p: Pending) -> str:
@@ -210,5 +244,6 @@ def _stall_text(p: Pending) -> str:
             *_operations([p]),
             "Nothing was computed and only this operation failed.",
             "If that rank needs longer, raise HORA_STALL_SHUTDOWN_TIME_SECONDS.",
+            *_if_uneven([p]),
         ]
     )

@@ -8,7 +8,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hora.engine.explain import compact_ranks, explain_joined, explain_mismatch, given_up, lost, suspicious_lines
+from hora.engine.explain import (
+    compact_ranks,
+    explain_joined,
+    explain_left,
+    explain_mismatch,
+    given_up,
+    lost,
+    suspicious_lines,
+)
 from hora.engine.request import Request
 from hora.engine.tableview import DESCRIPTION_BYTES
 from hora.errors import (
@@ -82,7 +90,7 @@ class Faults:
             gone = self._gone()
             words = "".join(self._last_words(rank) for rank in gone)
             text = f"'{name}' cannot run: {compact_ranks(gone)} shut Hora down.{words}"
-            return ShutDownError(text) if gone else _closed(name)
+            return ShutDownError(text if words else explain_left(name, gone)) if gone else _closed(name)
         if status == Status.CLOSED:
             return _closed(name)
         if status in (Status.FULL, Status.TOO_MANY):
@@ -111,11 +119,9 @@ class Faults:
         if code == Failure.GONE and int(text) == self._rank:
             return _closed(name)
         if code == Failure.GONE:
-            return ShutDownError(
-                f"'{name}' cannot finish: rank {int(text)} shut Hora down without submitting it.\n"
-                "Every rank must submit the same operations; look at what that rank did last."
-                + self._last_words(int(text))
-            )
+            words = self._last_words(int(text))
+            left = f"'{name}' cannot be done: rank {int(text)} has shut Hora down without submitting it.{words}"
+            return ShutDownError(left if words else explain_left(name, [int(text)]))
         if code == Failure.WITHDRAWN:
             return HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
         return (DeadlockError if code == Failure.DEADLOCK else StallError)(text or f"'{name}' failed.")

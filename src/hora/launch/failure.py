@@ -12,7 +12,7 @@ from typing import NamedTuple, TextIO
 
 from hora.launch.output import Tail
 
-__all__ = ["Ending", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
+__all__ = ["Ending", "adds_nothing", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
 
 # An exception that says that another rank has gone.
 _CONSEQUENCE = re.compile(r"^(?:hora\.errors\.)?(?:PeerLostError|ShutDownError)\b")
@@ -104,8 +104,12 @@ def out_of_memory_kills() -> int | None:
         return None
 
 
-def explain(first: Ending, endings: Sequence[Ending], tail: Tail) -> tuple[str, list[str]]:
-    """A title and the lines under it."""
+def explain(
+    first: Ending, endings: Sequence[Ending], tail: Tail | None, last_words: Mapping[int, bytes] | None = None
+) -> tuple[str, list[str]]:
+    """A title and the lines under it. ``last_words`` are those that nobody has seen yet; without a ``tail`` its last
+    lines have just been seen."""
+    said = last_words or {}
     if first.lost:
         return _explain_loss(first, endings)
     process = f", pid {first.pid}" if first.pid else ""
@@ -113,9 +117,12 @@ def explain(first: Ending, endings: Sequence[Ending], tail: Tail) -> tuple[str, 
     lines = [f"{where}, {_cause(first)}, after {first.seconds:.1f} s"]
     others = [ending for ending in endings if ending.rank != first.rank]
     if others:
-        lines.append("the others: " + _others(others))
-    words = _last_words(tail, raised=first.returncode > 0)
-    if words:
+        lines.append("the others: " + _others(others, {e.rank: _beside(e.rank, first.rank, said) for e in others}))
+    if first.rank in said:
+        lines += ["", *_shortened(said[first.rank].decode("utf-8", "replace").splitlines())]
+    elif tail is None:
+        pass
+    elif words := _last_words(tail, raised=first.returncode > 0):
         lines += ["", "its last lines:", *words]
     else:
         lines += ["", "it printed nothing"]
@@ -164,7 +171,21 @@ def _cause(ending: Ending) -> str:
     return f"killed by {text}" + (f": {hint}" if hint else "")
 
 
-def _others(endings: Sequence[Ending]) -> str:
+def adds_nothing(rank: int, first: int, last_words: Mapping[int, bytes]) -> bool:
+    """Whether a rank's last words are those of the first that failed, or say that it has lost that one."""
+    return bool(_beside(rank, first, last_words)) or rank == first
+
+
+def _beside(rank: int, first: int, last_words: Mapping[int, bytes]) -> str:
+    """What a rank's last words are beside those of the first that failed; empty if they are of their own."""
+    if (said := last_words.get(rank)) is None:
+        return ""
+    if said == last_words.get(first):
+        return ", saying the same"
+    return ", because of that" if any(map(_CONSEQUENCE.match, said.decode("utf-8", "replace").splitlines())) else ""
+
+
+def _others(endings: Sequence[Ending], beside: Mapping[int, str] | None = None) -> str:
     """How the other ranks ended, alike ones together.
 
     >>> _others([Ending(2, "h", 1, -15, 1.0, True, 0.0, 0), Ending(1, "h", 1, 0, 1.0, False, 0.0, 0)])
@@ -173,7 +194,7 @@ def _others(endings: Sequence[Ending]) -> str:
     alike: dict[str, list[int]] = {}
     for ending in sorted(endings):
         ended = "stopped by Hora" if ending.stopped and not ending.lost else ending.how
-        how = ended if ending.failed else "finished"
+        how = (ended if ending.failed else "finished") + (beside or {}).get(ending.rank, "")
         alike.setdefault(how, []).append(ending.rank)
     parts = []
     for how, ranks in alike.items():
@@ -190,6 +211,10 @@ def _last_words(tail: Tail, raised: bool) -> list[str]:
         lines = errors[min(starts[-1], max(0, len(errors) - _FEW_LINES)) :]
     else:
         lines = tail.lines("stdout", "stderr")[-_FEW_LINES:]
+    return _shortened(lines)
+
+
+def _shortened(lines: list[str]) -> list[str]:
     if len(lines) > _MANY_LINES:
         half = _MANY_LINES // 2
         lines = [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]

@@ -65,7 +65,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``environment`` is the workers', without their places. With ``call`` each worker inherits a file that holds it and a
     pipe to answer on, whose descriptors are the last arguments of its command; answers go to ``on_answer(rank, data)``.
-    ``say`` is for the curious (--verbose), ``announce`` for everybody.
+    ``say`` is for the curious (--verbose), ``announce`` for everybody. With ``keep_last_words`` an exception or a
+    refusal that ends a worker is not printed but left to the verdict, so that what many ranks say is printed once.
+    With ``hush_tensorflow`` what TensorFlow says of itself when it starts is left out.
     """
 
     plan: Plan
@@ -75,6 +77,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     way: Way
     prefix: bool = True
     timestamp: bool = False
+    keep_last_words: bool = False
+    hush_tensorflow: bool = False
     output_directory: Path | None = None
     forward_stdin: bool = False
     threads_per_worker: int | None = None
@@ -87,10 +91,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(NamedTuple):
-    """How it went: the exit code to pass on, the first failure if any, every worker's end in the order seen."""
+    """How it went: the exit code to pass on, the first failure if any, every worker's end in the order seen; and what
+    was kept back for whoever tells of it."""
 
     exit_code: int
     first: failure.Ending | None
     endings: tuple[failure.Ending, ...]
     tails: Mapping[int, output.Tail]
     interrupted_by: signal.Signals | None
+    last_words: Mapping[int, bytes] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import selectors
 import threading
 import time
@@ -16,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
+
+from hora.engine.frames import ENDS
 
 __all__ = ["Console", "Pump", "Tail", "WorkerStream", "rank_directory"]
 
@@ -26,6 +29,11 @@ _log = logging.getLogger("hora")
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memory is bounded
 _SOON_S = 0.01
+# May begin what a worker says because it ends: an exception, one of the compiler, a crash, a refusal.
+_LAST_WORDS = re.compile(rb'Traceback \(most recent call last\):|  File "|Fatal Python error: |usage: |hora: ')
+# What TensorFlow says of itself before it looks at TF_CPP_MIN_LOG_LEVEL; errors begin with E or F.
+_NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|[IW]\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] ")
+_KEEP_BACK_S, _KEEP_LAST_S = 3.0, 30.0  # how long what may be last words, or is, waits for the end of its worker
 _QUIET_S = 0.25  # how long a pipe that someone holds beyond the job's end must be silent to be given up
 
 
@@ -88,11 +96,24 @@ class WorkerStream:
     """Turns the bytes of one worker's stdout or stderr into lines on the console, in its file and in its tail."""
 
     def __init__(
-        self, name: str, rank: int, console: Sink, tail: Tail, *, prefix: bool, timestamp: bool, file: BinaryIO | None
+        self,
+        name: str,
+        rank: int,
+        console: Sink,
+        tail: Tail,
+        *,
+        prefix: bool,
+        timestamp: bool,
+        file: BinaryIO | None,
+        keep_back: Callable[[float, Callable[[], None]], None] | None = None,
+        hush: bool = False,
     ) -> None:
         self._name, self._rank, self._console, self._tail = name, rank, console, tail
         self._prefix, self._timestamp, self._file = prefix, timestamp, file
+        self._keep_back, self._hush = keep_back, hush
         self._rest = b""
+        self._kept: list[bytes] = []
+        self.last_words = b""
 
     def take(self, data: bytes) -> None:
         self._record(data)
@@ -100,11 +121,13 @@ class WorkerStream:
         # What has no end yet waits for it; so does \r at the very end, which may be half of \r\n.
         complete = not lines or lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE_BYTES
         self._rest = b"" if complete else lines.pop()
+        if self._hush:
+            lines = [line for line in lines if not _NOISE.match(line)]
         for line in lines:
             self._tail.add(self._name, line)
         if not self._prefix:
             self._console(data)  # as it comes: a prompt has no line end
-        elif lines:
+        elif lines := self._without_last_words(lines):
             self._console(b"".join(map(self._labelled, lines)))
 
     def close(self) -> None:
@@ -112,9 +135,32 @@ class WorkerStream:
             self._file.close()
         if self._rest:
             self._tail.add(self._name, self._rest)
-            if self._prefix:
-                self._console(self._labelled(self._rest + b"\n"))
+            if self._prefix and (lines := self._without_last_words([self._rest + b"\n"])):
+                self._console(b"".join(map(self._labelled, lines)))
             self._rest = b""
+        if self._kept:
+            self.last_words = b"".join([self._kept[0].rstrip() + b"\n", *self._kept[1:]])
+            self._kept = []
+
+    def _without_last_words(self, lines: list[bytes]) -> list[bytes]:
+        """Those to be printed now. From the first line that may begin last words on, they are kept back, until the
+        stream ends, or until it has turned out that the worker lives on."""
+        if self._keep_back is None:
+            return lines
+        if self._kept:
+            self._kept += lines
+            return []
+        start = next((at for at, line in enumerate(lines) if _LAST_WORDS.match(line)), len(lines))
+        if start < len(lines):
+            self._kept = lines[start:]
+            is_last = lines[start].rstrip(b"\r\n").endswith(ENDS.encode())
+            self._keep_back(_KEEP_LAST_S if is_last else _KEEP_BACK_S, self._give_out)
+        return lines[:start]
+
+    def _give_out(self) -> None:
+        if kept := self._kept:
+            self._kept = []
+            self._console(b"".join(map(self._labelled, kept)))
 
     def _record(self, data: bytes) -> None:
         if self._file is None:
@@ -155,6 +201,7 @@ class Pump(threading.Thread):
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         os.set_blocking(self._wake_w, False)
         self._put: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, Callable[[], None]]] = []
         self._finishing = False
 
     def add(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
@@ -166,6 +213,10 @@ class Pump(threading.Thread):
         self._put.append(action)
         with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
             os.write(self._wake_w, b"x")
+
+    def keep_back(self, seconds: float, give_out: Callable[[], None]) -> None:
+        """Have this done later, if that comes before the end. For who is called in this thread."""
+        self._later.append((time.monotonic() + seconds, give_out))
 
     def finish(self, meanwhile: Callable[[], None] | None = None) -> None:
         """The job is over: read what is left, then end the thread and close everything. ``meanwhile`` is called again
@@ -182,7 +233,7 @@ class Pump(threading.Thread):
 
     def run(self) -> None:
         while not self._finishing or self._put or len(self._selector.get_map()) > 1:
-            ready = self._selector.select(_QUIET_S if self._finishing else None)
+            ready = self._selector.select(_QUIET_S if self._finishing else self._until_later())
             if not ready and self._finishing:
                 break
             for key, _ in ready:
@@ -195,6 +246,15 @@ class Pump(threading.Thread):
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._close(key)
+
+    def _until_later(self) -> float | None:
+        """Do what is due by now; how long until there is more."""
+        now = time.monotonic()
+        due = [give_out for when, give_out in self._later if when <= now]
+        self._later = [(when, give_out) for when, give_out in self._later if when > now]
+        for give_out in due:
+            self._guarded(give_out)
+        return min(when for when, _ in self._later) - now if self._later else None
 
     def _register(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, (take, close))

@@ -23,6 +23,7 @@ class Record:
         self._job = job
         self._pump = output.Pump(on_broken)
         self._streams: dict[tuple[int, str], output.WorkerStream] = {}
+        self._errors: dict[int, output.WorkerStream] = {}
         self.tails = {worker.rank: output.Tail() for worker in job.plan.workers}
 
     def open(self) -> None:
@@ -38,7 +39,10 @@ class Record:
                     prefix=self._job.prefix,
                     timestamp=self._job.timestamp,
                     file=files.get((rank, name)),
+                    keep_back=self._pump.keep_back if name == "stderr" and self._job.keep_last_words else None,
+                    hush=name == "stderr" and self._job.hush_tensorflow,
                 )
+        self._errors = {rank: stream for (rank, name), stream in self._streams.items() if name == "stderr"}
         self._pump.start()
 
     def take_pipe(self, rank: int, name: str, fd: int) -> None:
@@ -71,6 +75,10 @@ class Record:
         for stream in self._streams.values():
             self._pump.put(stream.close)
         self._pump.finish()
+
+    def last_words(self) -> dict[int, bytes]:
+        """What was kept back, by rank: nobody has seen it yet. After ``close``."""
+        return {rank: stream.last_words for rank, stream in self._errors.items() if stream.last_words}
 
     def _open_files(self) -> dict[tuple[int, str], BinaryIO]:
         directory = self._job.output_directory

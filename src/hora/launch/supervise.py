@@ -157,4 +157,5 @@ class _Supervisor:
         code = failure.exit_code(first.returncode) if first else 0
         if self._interrupted_by == signal.SIGPIPE:
             code = 128 + signal.SIGPIPE
-        return Verdict(code, first, tuple(self._endings), tails, self._interrupted_by)
+        words = self._record.last_words()
+        return Verdict(code, first, tuple(self._endings), tails, self._interrupted_by, words)

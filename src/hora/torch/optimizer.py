@@ -35,8 +35,9 @@ from typing import Any
 import torch
 
 from hora.engine import session
+from hora.engine.explain import note_uneven
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.errors import UsageError
+from hora.errors import DeadlockError, ShutDownError, StallError, UsageError
 from hora.ops.numbering import name_of
 from hora.ops.resolve import Reduction, predivided
 from hora.torch import submit
@@ -275,7 +276,11 @@ class _Distributed(torch.optim.Optimizer):
     def _finish(self, watched: bool = False) -> None:
         if self._reducer is not None:
             self._enrol()
-            self._leave_out = not self._reducer.finish(watched=watched)
+            try:
+                self._leave_out = not self._reducer.finish(watched=watched)
+            except (ShutDownError, DeadlockError, StallError) as error:
+                note_uneven(error, self._reducer.steps)
+                raise
 
     def _enrol(self) -> None:
         """Hand parameters to the reducer that were added since, here or to the wrapped optimizer."""

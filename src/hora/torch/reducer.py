@@ -22,8 +22,9 @@ import torch
 
 from hora.engine import session
 from hora.engine.core import Engine
+from hora.engine.explain import note_uneven
 from hora.engine.process_set import ProcessSet
-from hora.errors import UsageError
+from hora.errors import ShutDownError, UsageError
 from hora.ops.numbering import name_of
 from hora.ops.resolve import predivided
 from hora.torch import alone, guard, hooks, summary
@@ -86,7 +87,7 @@ class Reducer:
         self._abandoned: list[object] = []
         self._roll: RollCall | None = None
         self._began = 0  # ``_finished`` when the first of this step was submitted
-        self._steps = 0
+        self.steps = 0  # that were taken
         self._due = self._asked = 0  # what the first rank is to ask for with the next step, and did with the last one
         self._first_pass: int | None = None  # ``_finished`` at the first of several passes
         self._builds = itertools.count()
@@ -243,6 +244,13 @@ class Reducer:
         self._order.append(entry)
 
     def _submit(self, bucket: Bucket) -> None:
+        try:
+            self._submit_now(bucket)
+        except ShutDownError as error:  # raised in backward: the optimizer does not see it
+            note_uneven(error, self.steps)
+            raise
+
+    def _submit_now(self, bucket: Bucket) -> None:
         if session.current is not self._engine:
             self._attach()
             return
@@ -337,14 +345,14 @@ class Reducer:
 
     def after_step(self) -> None:
         """The optimizer has stepped. Now and then it is time to compare the ranks' parameters."""
-        self._steps += 1
+        self.steps += 1
         every = self._guard.every if self._guard is not None else 0
         if self._asked & REPLICAS and self._guard is not None and every:
             # Ranks may have counted differently, if some joined before others.
-            step = every * max(1, round(self._steps / every)) if self._steps > 1 else 1
+            step = every * max(1, round(self.steps / every)) if self.steps > 1 else 1
             self._guard.check_replicas(((entry.label, entry.parameter) for entry in self._entries), step)
         if self._is_first:
-            self._due = REPLICAS if every and (self._steps + 1) % every == 0 else 0
+            self._due = REPLICAS if every and (self.steps + 1) % every == 0 else 0
             if self._summary is not None and self._summary.is_due():
                 self._due |= FIGURES
 

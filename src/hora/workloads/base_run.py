@@ -30,7 +30,7 @@ from hora.workloads.keeper import Keeper
 from hora.workloads.metrics import Means
 from hora.workloads.options import Options
 from hora.workloads.order import Order
-from hora.workloads.progress import State, metrics_text, teller
+from hora.workloads.progress import State, metrics_text, teller, the_end
 from hora.workloads.record import Record
 from hora.workloads.turns import Turns
 
@@ -110,11 +110,13 @@ class BaseRun(ABC):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._teller.close()
         if self._record is not None:
             self._record.close()
         if self._note is not None:
             self._note.end(error, self.result())
+        if error is None:
+            self._tell_end()
+        self._teller.close()
 
     # ---- the loop ----
 
@@ -248,14 +250,14 @@ class BaseRun(ABC):
     def _state(self, own: Mapping[str, float]) -> State:
         left = max(0.0, self.options.epochs - self._order.position) * self.steps_per_epoch
         if self.options.max_steps:
-            left = min(left, self.options.max_steps - self.step_number)
+            left = max(0.0, min(left, self.options.max_steps - self.step_number))
         speed = self._clock.images_per_s_of_late
         return State(
             epoch=self.epoch,
             epochs=self.options.epochs,
             step=self.epoch_step,
             steps=self.steps_per_epoch,
-            done=min(1.0, self._order.position / self.options.epochs),
+            done=self.step_number / (self.step_number + left),
             lr=self.lr,
             images_per_s=speed,
             left_s=left * self._order.step_samples / speed if speed else math.inf,
@@ -282,8 +284,19 @@ class BaseRun(ABC):
             facts = {"step": self.step_number, "epoch": epoch, "samples": self.samples_seen, "epoch_s": seconds}
             self._record.epoch({**facts, "train_s": training_s, **means, **self.validation})
         if not self._quiet:
-            told = "  ".join(metrics_text(means | self.validation))
-            self.say(f"epoch {epoch + 1}/{self.options.epochs:g} done in {seconds:.1f} s  {told}")
+            what = f"epoch {epoch + 1}/{math.ceil(self.options.epochs)}"
+            if not self._order.epoch_ended:
+                what = f"{self.epoch_step} of {self.steps_per_epoch} steps of {what}"
+            self.say("  ".join([f"{what} done in {seconds:.1f} s", *metrics_text(means | self.validation)]))
+
+    def _tell_end(self) -> None:
+        """What came of it, where it is, and what to do with it."""
+        self.say(
+            the_end(
+                self.step_number, self._clock.seconds, self._clock.images_per_s, self.validation, self.checkpoint,
+                str(self.options.out_folder),
+            )
+        )  # fmt: skip
 
     def result(self) -> dict[str, Any]:
         """The final metrics, the same on all ranks."""

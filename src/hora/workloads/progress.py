@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
+
+from hora.config import env
 
 __all__ = [
     "MARK",
@@ -26,15 +30,18 @@ __all__ = [
     "Silence",
     "State",
     "Teller",
+    "can_draw",
     "decode",
     "duration",
     "encode",
     "launcher_draws",
     "teller",
+    "the_end",
 ]
 
 MARK = b"\x1ehora "  # begins a line that is for the launcher: what ``encode`` makes of a state
 _REDRAW_S = 0.2
+_SAY_EVERY_S = 60.0
 _WIDE = 110  # columns of a terminal that has room for a bar besides the figures
 _draws = False
 _log = logging.getLogger("hora")
@@ -59,19 +66,27 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         ...       metrics={"loss": 0.25, "accuracy": 0.9375}).text()
         'epoch 1/40  step 100/300  loss 0.2500  accuracy 93.75 %  5,432 images/s  lr 0.0002  ETA 1:15'
         """
-        place = f"epoch {self.epoch + 1}/{self.epochs:g}  step {self.step}/{self.steps}"
         speed = f"{self.images_per_s:,.0f} images/s  lr {self.lr:.6g}  ETA {duration(self.left_s)}"
-        return "  ".join([place, *metrics_text(self.metrics), speed])
+        return "  ".join([self._place(), *metrics_text(self.metrics), speed])
 
-    def short(self) -> str:
-        """The same for a bar, which shows how far it is.
+    def short(self, width: int) -> str:
+        """The same for a bar, with as many of the metrics as there is room for.
 
-        >>> State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
-        ...       metrics={"loss": 0.25, "accuracy": 0.9375}).short()
-        'epoch 1/40  loss 0.2500  accuracy 93.75 %  5,432 images/s  ETA 1:15'
+        >>> state = State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
+        ...               metrics={"loss": 0.25, "accuracy": 0.9375})
+        >>> state.short(90)
+        'epoch 1/40  step 100/300  loss 0.2500  accuracy 93.75 %  5,432 images/s  ETA 1:15'
+        >>> state.short(70)
+        'epoch 1/40  step 100/300  loss 0.2500  5,432 images/s  ETA 1:15'
         """
         speed = f"{self.images_per_s:,.0f} images/s  ETA {duration(self.left_s)}"
-        return "  ".join([f"epoch {self.epoch + 1}/{self.epochs:g}", *metrics_text(self.metrics), speed])
+        metrics = metrics_text(self.metrics)
+        while len(text := "  ".join([self._place(), *metrics, speed])) > width and metrics:
+            metrics.pop()
+        return text
+
+    def _place(self) -> str:
+        return f"epoch {self.epoch + 1}/{math.ceil(self.epochs)}  step {self.step}/{self.steps}"
 
 
 def metrics_text(metrics: dict[str, float]) -> list[str]:
@@ -80,6 +95,22 @@ def metrics_text(metrics: dict[str, float]) -> list[str]:
     ['val_loss 0.0500', 'val_accuracy 99.00 %']
     """
     return [f"{k} {v:.2%}".replace("%", " %") if _is_share(k) else f"{k} {v:.4f}" for k, v in metrics.items()]
+
+
+def the_end(
+    steps: int, seconds: float, images_per_s: float, metrics: dict[str, float], checkpoint: str, folder: str
+) -> str:
+    """What a run says last.
+
+    >>> print(the_end(300, 75.2, 5432.1, {"val_accuracy": 0.99}, "runs/mnist/epoch-0001.pt", "runs/mnist"))
+    Done: 300 steps in 1:15, 5,432 images/s, val_accuracy 99.00 %.
+    Checkpoint: runs/mnist/epoch-0001.pt, record: runs/mnist/run.json.
+    Next: hora lab report runs/mnist
+    """
+    figures = [f"{steps:,} steps in {duration(seconds)}", f"{images_per_s:,.0f} images/s", *metrics_text(metrics)]
+    files = [*([f"checkpoint: {checkpoint}"] if checkpoint else []), f"record: {folder}/run.json"]
+    where = ", ".join(files)
+    return f"Done: {', '.join(figures)}.\n{where[0].upper()}{where[1:]}.\nNext: hora lab report {shlex.quote(folder)}"
 
 
 def _is_share(name: str) -> bool:
@@ -141,13 +172,14 @@ class Silence:
 
 
 class Lines(Silence):
-    """A line every so many steps."""
+    """A line every so many steps, and where these take long every so often."""
 
     def __init__(self, every: int) -> None:
-        self._every = every
+        self._every, self._said = every, time.monotonic()
 
     def step(self, state: Callable[[], State], number: int) -> None:
-        if number % self._every == 0:
+        if number % self._every == 0 or time.monotonic() - self._said >= _SAY_EVERY_S:
+            self._said = time.monotonic()
             self.say(state().text())
 
 
@@ -174,8 +206,10 @@ class Bar(Silence):
 
         console = Console(file=stream, highlight=False, markup=False)
         columns: list[ProgressColumn] = [TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.description}")]
+        self._room = console.width - 6  # after the percentage
         if console.width >= _WIDE:
             columns.insert(0, BarColumn(bar_width=20))
+            self._room -= 21
         self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", total=1.0)
         self._last = 0.0
@@ -189,10 +223,10 @@ class Bar(Silence):
 
     def draw(self, state: State) -> None:
         """Draw it as it is now."""
-        self._progress.update(self._task, completed=state.done, description=state.short(), refresh=True)
+        self._progress.update(self._task, completed=state.done, description=state.short(self._room), refresh=True)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, soft_wrap=True)
+        self._progress.console.print(text)
 
     def close(self) -> None:
         self._progress.stop()
@@ -215,7 +249,12 @@ def teller(every: int, quiet: bool = False) -> Teller:
         return Silence()
     if _draws:
         return Marks()
-    return Bar() if sys.stdout.isatty() else Lines(every)
+    return Bar() if can_draw() else Lines(every)
+
+
+def can_draw() -> bool:
+    """Whether standard output is a terminal that can be drawn on; one that cannot gets lines, as a log does."""
+    return sys.stdout.isatty() and env.environ().get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 class Listener:

@@ -16,12 +16,13 @@ import msgspec
 from hora.checkpoint.whole import write_json
 from hora.config import env
 from hora.engine import session
+from hora.engine.frames import final
 from hora.engine.process_set import global_process_set
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, UsageError
 from hora.workloads import train_of
 from hora.workloads.options import Options
 
-__all__ = ["own_gpu", "quiet_tensorflow", "stop_at_nonsense", "train_here", "worker_folder"]
+__all__ = ["own_gpu", "stop_at_nonsense", "train_here", "worker_folder"]
 
 _CODES: dict[type[Exception], int] = {
     UsageError: 2,
@@ -40,16 +41,6 @@ def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
     """
     said = any(f"{prefix}NONFINITE" in variables for prefix in env.PREFIXES)
     return {} if said else {"HORA_NONFINITE": "stop"}
-
-
-def quiet_tensorflow(variables: dict[str, str]) -> dict[str, str]:
-    """The variable that keeps TensorFlow from telling each worker how it was compiled, unless the user has set it.
-
-    >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})
-    ({'TF_CPP_MIN_LOG_LEVEL': '2'}, {})
-    """
-    name = "TF_CPP_MIN_LOG_LEVEL"
-    return {} if name in variables else {name: "2"}
 
 
 def train_here(
@@ -74,7 +65,7 @@ def train_here(
         if not bf16_tried:
             variables |= bf16.settings(options, env.environ(), lambda line: print(f"hora: {line}", file=sys.stderr))
         if options.framework == "keras":
-            variables |= quiet_tensorflow(dict(env.environ()))
+            variables |= env.quiet_tensorflow(env.environ())
         elif options.inter_threads:
             import torch
 
@@ -87,7 +78,7 @@ def train_here(
             if options.json and session.rank() == 0:
                 write_json(Path(options.json), result, "--json")
     except tuple(_CODES) as error:
-        print(f"hora: {error}", file=sys.stderr, flush=True)
+        print(final(f"hora: {error}\n"), end="", file=sys.stderr, flush=True)
         return next(code for kind, code in _CODES.items() if isinstance(error, kind))
     finally:
         session.shutdown()

@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, metavar="RUNS…", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="[RUNS]…", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--out", "page", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"),
     show_default=True, help="The page.",
@@ -26,11 +26,12 @@ def command(runs: tuple[Path, ...], page: Path, plots: Path | None, title: str) 
     """Put all that was measured on one page: the answer first, then plots, tables, methods.
 
     RUNS are folders of experiments or runs, or folders that hold such; also timelines, and what 'hora bench --json'
-    wrote. The page is one file and needs no network. What cannot be read is named on it, and the exit code is then 2.
+    wrote. Without any it is the folder 'runs'. The page is one file and needs no network. What cannot be read is named
+    on it, and the exit code is then 2.
     """
     from hora.lab.report.write import write
 
-    made = write(runs, page, plots, title)
+    made = write(runs or (Path("runs"),), page, plots, title)
     for words in made.words:
         click.echo(words)
     click.echo(

@@ -16,7 +16,7 @@ import torch
 from hora.data.cifar import TEST_FILE, TRAIN_FILES, Images, read_cifar
 from hora.data.generated import is_generated
 from hora.data.loader import BatchPlan
-from hora.errors import BadData
+from hora.workloads.missing import check_folder
 from hora.workloads.order import random_seed
 
 __all__ = ["Cifar", "Photographs", "load", "shifted"]
@@ -81,11 +81,7 @@ class Cifar(NamedTuple):
 def load(folder: Path) -> Cifar:
     """Read and check the whole data set."""
     place = folder / _FOLDER if (folder / _FOLDER).is_dir() else folder
-    if not place.is_dir():
-        raise BadData(
-            f"there is no folder {folder}. CIFAR-10's binary files are looked for there. Check --data, or get them with"
-            " 'hora data get cifar10'."
-        )
+    check_folder("cifar10", place)
     generated = is_generated(folder)  # then there may be fewer files
     train = read_cifar(*(place / name for name in TRAIN_FILES if not generated or (place / name).exists()))
     test = read_cifar(place / TEST_FILE)

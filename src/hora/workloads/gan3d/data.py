@@ -14,6 +14,7 @@ from torch import Tensor
 from hora.data.generated import is_generated
 from hora.data.loader import BatchPlan
 from hora.data.showers import ShowerFiles, find_shower_files, split_files
+from hora.workloads.missing import check_folder
 
 __all__ = ["Batch", "Data", "Showers", "load"]
 
@@ -73,6 +74,7 @@ class Data(NamedTuple):
 
 def load(folder: Path, events: int, xscale: float = 1.0) -> Data:
     """Find, check and divide the files: in order of their names, until they have so many events."""
+    check_folder("gan3d", folder)
     files, counted = [], 0
     for file in find_shower_files(folder):
         if counted >= events:

@@ -29,6 +29,7 @@ from hora.workloads.imagenet.data import Batch, Training, Validation, normalised
 from hora.workloads.imagenet.model import decay_groups, resnet
 from hora.workloads.imagenet.options import Options
 from hora.workloads.metrics import Means, accuracy, shard
+from hora.workloads.missing import check_folder
 from hora.workloads.run import Run, compression
 from hora.workloads.workers import Workers, device_of_this_worker
 
@@ -164,6 +165,7 @@ class Pictures(NamedTuple):
     def of(cls, options: Options) -> Pictures:
         """Open what lies in the data folder; raises BadData if its two parts do not belong together."""
         folder = options.data_folder
+        check_folder("imagenet", folder)
         training, validation = open_source(folder, "train"), open_source(folder, "val")
         if training.classes != validation.classes:
             odd = sorted(set(training.classes) ^ set(validation.classes))[:3]

@@ -12,6 +12,7 @@ import torch
 from hora.data.generated import is_generated
 from hora.data.idx import read_idx
 from hora.errors import BadData
+from hora.workloads.missing import check_folder
 
 __all__ = ["Digits", "Mnist", "load"]
 
@@ -48,11 +49,7 @@ class Mnist(NamedTuple):
 
 def load(folder: Path, normalized: bool = False) -> Mnist:
     """Read and check the whole data set."""
-    if not folder.is_dir():
-        raise BadData(
-            f"there is no folder {folder}. MNIST's four files are looked for there. Check --data, get them with 'hora "
-            "data get mnist', or make some with 'hora data make digits'."
-        )
+    check_folder("mnist", folder)
     return Mnist(_read(folder, "train", normalized), _read(folder, "t10k", normalized), is_generated(folder))
 
 

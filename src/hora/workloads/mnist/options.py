@@ -4,6 +4,7 @@ one worker, and the rate grows with the number of them, as Horovod's README says
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -37,3 +38,10 @@ class Options(base.Options, frozen=True, kw_only=True):
     ] = "tensorflow"
     optimizer: Annotated[Literal["adam", "sgd"], Meta(description="What takes the steps.")] = "adam"
     momentum: Annotated[float, Meta(ge=0, lt=1, description="Of --optimizer sgd.")] = 0.9
+
+    @property
+    def data_folder(self) -> Path:
+        """What 'hora data get mnist' has fetched; if that is not there, what 'hora data make digits' has made."""
+        if not self.data and not super().data_folder.exists() and Path("data/digits").is_dir():
+            return Path("data/digits")
+        return super().data_folder

@@ -1,0 +1,66 @@
+"""An exception as a user wants to read it: the lines of the script, and not those of Hora that it went through.
+
+Hora's own frames stay where an exception is not one of Hora's and comes from inside it: that is a bug of ours, or a
+call that nobody has foreseen. ``HORA_FULL_TRACEBACK=1`` shows all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import hora
+from hora.errors import HoraError
+
+__all__ = ["ENDS", "final", "told"]
+
+ENDS = " "  # ends the first line of what a process says because it ends; the launcher looks for it, nobody sees it
+
+_OWN = os.path.dirname(os.path.abspath(hora.__file__)) + os.sep
+
+
+def final(text: str) -> str:
+    """Mark what this process says as the last.
+
+    >>> final("hora: no.\\nReally.")
+    'hora: no. \\nReally.'
+    """
+    first, end, rest = text.partition("\n")
+    return f"{first}{ENDS}{end}{rest}"
+
+
+def told(error: BaseException, *, full: bool = False) -> str:
+    """The traceback, as Python would print it.
+
+    >>> from hora.engine.explain import lost
+    >>> try:
+    ...     lost(None, "", "")
+    ... except AttributeError as error:
+    ...     print("explain.py" in told(error))    # not one of Hora's errors: it shows where it happened
+    True
+    """
+    found = traceback.TracebackException.from_exception(error)
+    if not full:
+        _shorten(found, error, set())
+    return "".join(found.format())
+
+
+def _is_library(frame: traceback.FrameSummary) -> bool:
+    return "site-packages" in frame.filename
+
+
+def _shorten(found: traceback.TracebackException, error: BaseException, seen: set[int]) -> None:
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    others = [frame for frame in found.stack if not os.path.abspath(frame.filename).startswith(_OWN)]
+    inside = bool(found.stack) and others[-1:] != found.stack[-1:]
+    if isinstance(error, HoraError) and not all(map(_is_library, others)):
+        while _is_library(others[-1]):  # what of a framework called Hora, such as autograd
+            others.pop()
+    if others and (isinstance(error, HoraError) or not inside):
+        found.stack = traceback.StackSummary.from_list(others)
+    if found.__cause__ is not None and error.__cause__ is not None:
+        _shorten(found.__cause__, error.__cause__, seen)
+    if found.__context__ is not None and error.__context__ is not None:
+        _shorten(found.__context__, error.__context__, seen)

@@ -1,0 +1,109 @@
+"""`python -m tests.recordings`: what each command shows on a terminal of 80 columns, written to docs/terminal.md.
+
+Every command is run here, in an empty folder, on a pseudo-terminal; what is recorded is what is left on the screen.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.launch.jobs import on_terminal
+from tests.screen import screen
+
+__all__ = ["SCRIPTS", "main"]
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "terminal.md"
+SCRIPTS = {
+    "shapes.py": """\
+import torch
+import hora.torch as hvd
+
+hvd.init()
+mine = torch.ones(2 + hvd.rank())
+hvd.allreduce(mine, name="mine")
+""",
+    "uneven.py": """\
+import torch
+import hora.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(4, 2)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for batch in range(10 + hvd.rank()):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+""",
+}
+
+
+class Recording(NamedTuple):
+    line: str  # what is typed after `hora`
+    says: str
+    lines: int = 40  # that are shown at most
+
+
+RECORDINGS = (
+    Recording("", "What there is."),
+    Recording("trian mnist", "A typing mistake."),
+    Recording("doctor --only processor", "What works on this machine, or a part of that."),
+    Recording("train mnist -np 2", "Data that is not there."),
+    Recording("data make digits --samples 2000", "A data set to begin with."),
+    Recording("train mnist -np 2 --epochs 2", "Training on two workers; a bar has steps, speed and ETA meanwhile."),
+    Recording("train mnist -np 2", "A run that is there is not overwritten; what all workers say is said once."),
+    Recording("run python shapes.py -np 2", "Options come before the command."),
+    Recording("run -np 2 python shapes.py", "Workers that disagree."),
+    Recording("run -np 2 python uneven.py", "A worker with more batches than the other."),
+    Recording("run -np 3 --summary true", "More workers than cores."),
+    Recording("lab list", "What was run."),
+    Recording("lab show runs/mnist", "One run.", 24),
+    Recording("lab report", "One page of all of it."),
+    Recording("plan --workers 8 --batch 32 --base-lr 0.1", "A learning-rate plan.", 24),
+    Recording("bench allreduce -np 2 --sizes 4K,1M --rounds 3", "A measurement, here too short to mean anything."),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Record all, in order: later ones find what earlier ones left."""
+    parts = [PAGE.read_text().partition("<!-- recordings -->")[0] if PAGE.exists() else _HEAD]
+    with tempfile.TemporaryDirectory() as place:
+        for name, text in SCRIPTS.items():
+            (Path(place) / name).write_text(text)
+        for recording in RECORDINGS:
+            print(f"hora {recording.line}", file=sys.stderr)
+            shown = on_terminal(
+                *shlex.split(recording.line), columns=80, timeout_s=300, cwd=Path(place),
+                PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            )  # fmt: skip
+            parts.append(_section(recording, screen(shown.text).replace(place, "/scratch/you/dir"), shown.exit_code))
+    PAGE.write_text("<!-- recordings -->".join([parts[0], "\n" + "\n".join(parts[1:])]))
+
+
+_HEAD = """# The terminal
+
+What commands show on a terminal of 80 columns, as recorded by `python -m tests.recordings` on a machine with two cores.
+Where output goes to a file or a pipe, or the terminal cannot draw (`TERM=dumb`), there are plain lines, and no escape
+codes; `NO_COLOR=1` turns colours off. [Errors](errors.md) says what each error means.
+
+"""
+
+
+def _section(recording: Recording, text: str, exit_code: int) -> str:
+    text = re.sub(r"/\S*/docs ", "docs" + " " * (len(str(PAGE.parent)) - 3), text)
+    lines = text.strip("\n").splitlines()
+    if len(lines) > recording.lines:
+        lines = [*lines[: recording.lines], "…"]
+    code = f" Exit code {exit_code}." if exit_code else ""
+    return "\n".join(
+        [f"{recording.says}{code}", "", "```console", f"$ hora {recording.line}".rstrip(), *lines, "```", ""]
+    )
+
+
+if __name__ == "__main__":
+    main()
