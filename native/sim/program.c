@@ -349,7 +349,7 @@ static int64_t new_plan(struct work *w, const struct op *o, int v, uint32_t step
     char words[32];
     int length = snprintf(words, sizeof words, "%llx", (unsigned long long)o->key);
     uint64_t fingerprint = (o->key << 4) + 1 + (v == VARIANTS ? 14 : o->varies && !free_rows ? (uint64_t)v : 0);
-    return hora_plan(seat->core, o->key + 1 + ((uint64_t)step << 40), o->set, seat->sets[o->set], (int)o->kind, (int)o->op,
+    return hora_plan(seat->core, o->key + 1 + ((uint64_t)step << 40), 1ull << 62 | o->set, seat->sets[o->set], (int)o->kind, (int)o->op,
                      o->root, o->prescale, o->postscale, fingerprint, 1, 0, (int)o->parts, segments, words, length);
 }
 
@@ -563,7 +563,7 @@ static void straggler(void *argument) {
     uint64_t segment[3] = {FLOAT32, 1, 1};
     static float number[RANKS];
     char *at = (char *)&number[w->rank];
-    int64_t plan = hora_plan(c, 1ull << 60, (uint64_t)w->rank, seats[w->rank].sets[0], ALLREDUCE, SUM, 0, 1, 1, 99, 1, 0, 1,
+    int64_t plan = hora_plan(c, 1ull << 60, 1ull << 62 | (uint64_t)w->rank, seats[w->rank].sets[0], ALLREDUCE, SUM, 0, 1, 1, 99, 1, 0, 1,
                              segment, "alone", 5);
     int64_t ticket = plan < 0 ? plan : hora_submit(c, plan, &at, &at, NULL, 0);
     int status = ticket < 0 ? (int)-ticket : PENDING;
