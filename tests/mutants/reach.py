@@ -11,10 +11,13 @@ __all__ = ["PYTHON", "SIMULATOR", "files", "stages"]
 
 PYTHON = ("engine", "torch", "ops", "checkpoint", "schedule")  # the packages in which bugs are planted
 SIMULATOR = ["native/sim/simulate", "--seconds", "20", "--seed", "1"]
-_CORE = [
-    "tests/transport/test_shm.py", "tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py",
-    "tests/engine/test_not_finite.py", "tests/engine/test_table.py", "tests/engine/test_hierarchical.py",
+_NUMBERS = ["tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py", "tests/engine/test_not_finite.py"]
+_TABLE = [
+    "tests/transport/test_shm.py", "tests/engine/test_table.py", "tests/engine/test_table_groups.py",
+    "tests/engine/test_table_input.py", "tests/engine/test_table_join.py", "tests/engine/test_table_life.py",
+    "tests/engine/test_timeline.py", "tests/engine/test_stall.py", "tests/engine/test_snapshot.py",
 ]  # fmt: skip
+_HOSTS = ["tests/engine/test_hierarchical.py", "tests/transport/test_preload.py"]
 _SUBJECTS = {
     "native": "allreduce or gather or order or joining or mistakes or lifecycle",
     "engine": "allreduce or gather or order or joining or mistakes or lifecycle",
@@ -36,6 +39,7 @@ _MORE = {
     "engine/process_set.py": ["tests/engine/test_session.py"],
     "engine/request.py": ["tests/engine/test_table.py", "tests/engine/test_agree.py"],
     "engine/table.py": ["tests/engine/test_stall.py"],
+    "engine/tablefault.py": [*_TABLE, "tests/engine/test_explain.py"],
     "engine/tableview.py": ["tests/engine/test_table.py", "tests/engine/test_stall.py"],
     "ops/numbering.py": ["tests/torch/test_numbering.py"],
     "ops/started.py": ["tests/ops/test_host.py"],
@@ -72,11 +76,16 @@ def stages(tree: Tree, file: str) -> list[list[str]]:
     """What to run, one after the other until something is red: arguments of pytest, or the simulator's command."""
     if file.startswith("native/"):
         simulator = [SIMULATOR] if (tree.root / SIMULATOR[0]).exists() else []
-        return [*simulator, _CORE, _multi("shm-3", "native"), _DEATHS]
+        first = {"kernels.c": [_NUMBERS, _TABLE, *simulator], "finite.c": [_NUMBERS, _TABLE, *simulator]}
+        first |= {name: [_TABLE, *simulator, _NUMBERS] for name in ("report.c", "life.c", "segment.c")}
+        mine = first.get(PurePosixPath(file).name, [*simulator, _TABLE, _NUMBERS])
+        return [*mine, _multi("shm-3", "native"), _DEATHS, _HOSTS]
     path = PurePosixPath(file).relative_to("src/hora")
     package = path.parts[0]
-    mirrored = PurePosixPath("tests", path.parent, f"test_{path.name}").as_posix()
-    units = [name for name in (mirrored, *_MORE.get(path.as_posix(), [])) if (tree.root / name).exists()]
+    folder = tree.root / "tests" / path.parent
+    mirrored = [*folder.glob(f"test_{path.stem}.py"), *sorted(folder.glob(f"test_{path.stem}_*.py"))]
+    units = [test.relative_to(tree.root).as_posix() for test in mirrored]
+    units += [name for name in _MORE.get(path.as_posix(), []) if name not in units]
     first = [*(units or [f"tests/{package}"]), file]  # a file's own examples are tests too
     layout = "gloo-3" if path.stem in _BY_MESSAGES else "shm-4" if path.stem == "hierarchical" else "shm-2"
     subject = "engine" if package == "torch" and path.stem in _CALLS else package
