@@ -69,8 +69,8 @@ class Bench:
                 seconds, stage, ran = self._try(stages)
             finally:
                 self._tree.put(mutant.file, original)
-                if self._core is not None:
-                    self._tree.put_core(self._core)
+                if native:
+                    self._tree.build()
             if ran is None or self._counts(stage, ran):
                 break
         told = mutant._asdict()

@@ -1,6 +1,6 @@
 """A pytest plugin that notes which functions of ours each test calls: those tests a mutant meets first.
 
-``HORA_MUTANT_CALLS`` is the file for it: a JSON line a test that passed. What other processes call is not seen.
+``HORA_MUTANT_CALLS`` is the file for it: a JSON line a test. What other processes call is not seen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 _OURS = f"{Path(__file__).resolve().parents[2] / 'src'}{os.sep}"
 _names: dict[CodeType, str] = {}
 _called: set[str] = set()
-_failed: set[str] = set()
 
 
 def named(file: str, qualname: str) -> str:
@@ -43,11 +42,6 @@ def _note(frame: FrameType, event: str, _: object) -> None:
         _called.add(name)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if not report.passed:
-        _failed.add(report.nodeid)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     _called.clear()
@@ -60,6 +54,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
         told = {"test": item.nodeid, "seconds": time.monotonic() - began, "calls": sorted(_called)}
-        if item.nodeid not in _failed:
-            with open(os.environ["HORA_MUTANT_CALLS"], "a") as file:
-                file.write(json.dumps(told) + "\n")
+        with open(os.environ["HORA_MUTANT_CALLS"], "a") as file:
+            file.write(json.dumps(told) + "\n")

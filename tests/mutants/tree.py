@@ -61,13 +61,6 @@ class Tree:
         path.write_text(text)
         os.utime(path, (self._stamp, self._stamp))
 
-    def put_core(self, library: bytes) -> None:
-        """Put a compiled core in its place, which somebody may have loaded the last one from."""
-        core = self.root / _CORE
-        core.unlink(missing_ok=True)
-        core.write_bytes(library)
-        core.chmod(0o755)
-
     def build(self) -> bytes | None:
         """Compile the C core, and the simulator with it; the core's bytes, or None if it does not compile."""
         core, simulator = self.root / _CORE, self.root / "native" / "sim" / "simulate"
@@ -105,7 +98,7 @@ class Tree:
         return Ran(code != 0, code is None, by, time.monotonic() - began, test if failed else "", said)
 
     def calls(self, file: str) -> list[dict[str, Any]]:
-        """What each test of a file that passes calls of ours, and how long it takes; see ``calls.py``."""
+        """What each test of a file calls of ours, and how long it takes; see ``calls.py``."""
         noted = self.root / "calls.jsonl"
         noted.write_text("")
         self.run([file, "-p", "tests.mutants.calls", "--maxfail=99"], 600, HORA_MUTANT_CALLS=str(noted))
