@@ -185,7 +185,8 @@ struct task {
 struct entry {
     LINE uint64_t key[2];
     uint64_t stamp; /* changes when the place is given to another operation */
-    uint32_t set, arrived;
+    word set; /* also read by who finds out only then that the place is another operation's */
+    uint32_t arrived;
     uint32_t next_in_bucket; /* index + 1 */
     uint32_t recent;         /* used since the hand last came by */
     LINE _Atomic uint64_t round; /* rounds closed */

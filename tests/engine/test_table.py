@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.table_crew import DEADLINE_S, Rank, run, until
+from tests.engine.table_crew import DEADLINE_S, Crew, Rank, run, until
 
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
@@ -286,6 +286,15 @@ def test_who_leaves_fails_those_who_wait_for_him_and_no_others() -> None:
         np.testing.assert_array_equal(pair, np.full(3, 2.0))
 
     run(3, body)
+
+
+def test_who_leaves_without_submitting_is_named() -> None:
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        ticket = zero.allreduce(np.ones(3), "x")
+        one.backend.leave()
+        with pytest.raises(ShutDownError, match="'x' cannot finish: rank 1 shut Hora down without submitting it"):
+            zero.backend.wait(ticket)
 
 
 def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:

@@ -44,12 +44,13 @@ def chosen(tree: Tree, language: str, seed: int, only: str) -> list[Mutant]:
 class Bench:
     """Tries mutants in a tree. What is red there counts only if it is green without the bug."""
 
-    def __init__(self, tree: Tree, bound_s: float, most: int = 9) -> None:
-        self._tree, self._bound_s, self._most = tree, bound_s, most
+    def __init__(self, tree: Tree, bound_s: float, most: int = 9, kept: Path | None = None) -> None:
+        self._tree, self._bound_s, self._most, self._kept = tree, bound_s, most, kept
         self._takes_s: dict[tuple[str, ...], float] = {}  # tests without a bug
         self._left_out: set[str] = set()
         self._core: bytes | None = None
-        self._calls: dict[str, list[dict[str, Any]]] = {}  # by the file of tests
+        lines = kept.read_text().splitlines() if kept and kept.exists() else []
+        self._calls: dict[str, list[dict[str, Any]]] = dict(map(json.loads, lines))  # by file of tests
 
     def attempt(self, mutant: Mutant) -> Result | None:
         """How it went; None if it was no mutant."""
@@ -83,20 +84,31 @@ class Bench:
         first, *more = reach.stages(self._tree, mutant.file)[: self._most]
         if mutant.file.startswith("native/"):
             return [first, *more]
-        for file in first:
-            if file not in self._calls:
-                self._calls[file] = self._tree.calls(file)
         place = f"{mutant.file} {mutant.function}"
-        reaching = [test for file in first for test in self._calls[file] if place in test["calls"]]
+        reaching = [test for file in first for test in self._called_by(file) if place in test["calls"]]
         tests = dict.fromkeys(test["test"] for test in sorted(reaching, key=lambda test: float(test["seconds"])))
         return [list(tests), *more] if tests else more
+
+    def _called_by(self, file: str) -> list[dict[str, Any]]:
+        """What the tests of a file call; kept, if there is a place for it, as long as they are the same."""
+        path = self._tree.root / file
+        texts = [each.read_bytes() for each in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+        key = f"{file} {hashlib.sha1(b''.join(texts)).hexdigest()}"
+        if key not in self._calls:
+            self._calls[key] = self._tree.calls(file)
+            if self._kept:
+                with self._kept.open("a") as kept:
+                    kept.write(json.dumps([key, self._calls[key]]) + "\n")
+        return self._calls[key]
 
     def _try(self, stages: list[list[str]]) -> tuple[float, list[str], Ran | None]:
         """Run the stages of the mutant that is in the tree: how long that took, and what was red."""
         seconds = 0.0
         for stage in stages:
+            if stage[0] in self._left_out:
+                continue
             left_out = [word for test in sorted(self._left_out) for word in ("--deselect", test)]
-            ran = self._tree.run([*stage, *(left_out if stage[0] != reach.SIMULATOR[0] else [])], self._bound(stage))
+            ran = self._tree.run([*stage, *(left_out if stage[0] != reach.SIMULATOR else [])], self._bound(stage))
             seconds += ran.seconds
             if ran.red:
                 return seconds, stage, ran
@@ -111,9 +123,8 @@ class Bench:
         if key not in self._takes_s:
             again = self._tree.run(list(key), 10 * self._bound_s)
             if again.red:
-                assert again.test, f"without any bug: {again.by}\n{again.said}"
-                print(f"  left out, red without any bug: {again.test}", flush=True)
-                self._left_out.add(again.test)
+                print(f"  left out, red without any bug: {again.by}\n{'' if again.test else again.said}", flush=True)
+                self._left_out.add(again.test or stage[0])
                 return False
             self._takes_s[key] = again.seconds
         return not (ran.late and self._bound(stage) > bound_s)
@@ -172,7 +183,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hora-mutants-") as folder:
         tree = Tree(ROOT, Path(folder))
         wanted = {"c": given.c, "python": given.python}
-        bench = None if given.list else Bench(tree, given.bound_s, given.stages)
+        bench = None if given.list else Bench(tree, given.bound_s, given.stages, given.results.with_suffix(".calls"))
         scores = []
         for language, number in wanted.items():
             mutants = chosen(tree, language, given.seed, given.only) if number else []

@@ -10,13 +10,14 @@ from tests.mutants.tree import Tree
 __all__ = ["PYTHON", "SIMULATOR", "files", "stages"]
 
 PYTHON = ("engine", "torch", "ops", "checkpoint", "schedule")  # the packages in which bugs are planted
-SIMULATOR = ["native/sim/simulate", "--seconds", "20", "--seed", "1"]
+SIMULATOR = "native/sim/simulate"
 _NUMBERS = ["tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py", "tests/engine/test_not_finite.py"]
 _TABLE = [
-    "tests/transport/test_shm.py", "tests/engine/test_table.py", "tests/engine/test_table_groups.py",
-    "tests/engine/test_table_input.py", "tests/engine/test_table_join.py", "tests/engine/test_table_life.py",
-    "tests/engine/test_timeline.py", "tests/engine/test_stall.py", "tests/engine/test_snapshot.py",
+    "tests/transport/test_shm.py", "tests/engine/test_table.py", "tests/engine/test_table_join.py",
+    "tests/engine/test_table_input.py", "tests/engine/test_table_life.py", "tests/engine/test_table_groups.py",
 ]  # fmt: skip
+_SEEN = ["tests/engine/test_snapshot.py", "tests/engine/test_stall.py", "tests/engine/test_timeline.py"]
+_SANITIZED = ["tests/native/test_sanitizers.py", "-k", "address and not planted"]
 _HOSTS = ["tests/engine/test_hierarchical.py", "tests/transport/test_preload.py"]
 _SUBJECTS = {
     "native": "allreduce or gather or order or joining or mistakes or lifecycle",
@@ -75,11 +76,12 @@ def files(tree: Tree, language: str) -> list[str]:
 def stages(tree: Tree, file: str) -> list[list[str]]:
     """What to run, one after the other until something is red: arguments of pytest, or the simulator's command."""
     if file.startswith("native/"):
-        simulator = [SIMULATOR] if (tree.root / SIMULATOR[0]).exists() else []
-        first = {"kernels.c": [_NUMBERS, _TABLE, *simulator], "finite.c": [_NUMBERS, _TABLE, *simulator]}
-        first |= {name: [_TABLE, *simulator, _NUMBERS] for name in ("report.c", "life.c", "segment.c")}
-        mine = first.get(PurePosixPath(file).name, [*simulator, _TABLE, _NUMBERS])
-        return [*mine, _multi("shm-3", "native"), _DEATHS, _HOSTS]
+        briefly, longer = ([[SIMULATOR, "--seconds", *more]] for more in (("5", "--seed", "1"), ("20", "--seed", "2")))
+        name = PurePosixPath(file).name
+        mine = [_NUMBERS] if name in ("kernels.c", "finite.c") else briefly
+        mine += [_SEEN] if name == "report.c" else []
+        then = [_TABLE, *longer, _NUMBERS, _SEEN, _multi("shm-3", "native"), _SANITIZED, _DEATHS, _HOSTS]
+        return [*mine, *(stage for stage in then if stage not in mine)]
     path = PurePosixPath(file).relative_to("src/hora")
     package = path.parts[0]
     folder = tree.root / "tests" / path.parent

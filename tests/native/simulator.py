@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-_PROGRAMS = ("program.c",)
+_PROGRAMS = ("model.c", "program.c")
 _COMMON = ("-g", "-std=gnu11", "-fno-pie", "-ffp-contract=off")
 # The compiler calls the simulator at every atomic step and access to memory of the core, in place of its own sanitizer.
 _LIBRARIES = ("-lpthread", "-ldl", "-lm")
