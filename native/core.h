@@ -290,7 +290,7 @@ struct core {
     word tracing;
     pthread_mutex_t trace_lock;
     struct event *events;
-    uint64_t event_head, event_tail, events_lost;
+    uint64_t event_head, event_tail; /* of a ring: what finds no room is not in the timeline */
 };
 
 /* segment.c */

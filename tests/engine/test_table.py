@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import random
 import re
+import struct
 import threading
 import time
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.table_crew import DEADLINE_S, Crew, Rank, run, until
+from tests.engine.table_crew import DEADLINE_S, NEXT_STAMP_AT, Crew, Rank, run, until
 
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
@@ -144,13 +146,14 @@ def test_adasum_against_the_formula(count: int) -> None:
     def combine(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return a * (1 - a @ b / (2 * (a @ a))) + b * (1 - a @ b / (2 * (b @ b)))
 
-    x = [values(r, count, "float64") for r in range(4)]
-    want = combine(combine(x[0], x[1]), combine(x[2], x[3]))
-
     def body(me: Rank) -> None:
-        array = values(me.rank, count, "float64")
-        me.backend.wait(me.allreduce(array, "ada", op=ReduceOp.ADASUM))
-        np.testing.assert_allclose(array, want, rtol=1e-12)
+        for dtype, rtol in (("float64", 1e-12), ("float32", 1e-6), ("float16", 1e-3)):
+            x = [2.0 * values(r, count, dtype).astype("float64") for r in range(4)]
+            want = 3.0 * combine(combine(x[0], x[1]), combine(x[2], x[3]))
+            array = values(me.rank, count, dtype)
+            more: dict[str, Any] = {"prescale": 2.0, "postscale": 3.0}
+            me.backend.wait(me.allreduce(array, f"ada {dtype}", op=ReduceOp.ADASUM, **more))
+            np.testing.assert_allclose(array, want.astype(dtype), rtol=rtol, atol=rtol)
 
     run(4, body)
 
@@ -289,12 +292,61 @@ def test_who_leaves_fails_those_who_wait_for_him_and_no_others() -> None:
 
 
 def test_who_leaves_without_submitting_is_named() -> None:
+    with Crew(11) as crew:
+        ticket = crew.ranks[0].allreduce(np.ones(3), "x")
+        crew.ranks[10].backend.leave()
+        with pytest.raises(ShutDownError, match="'x' cannot finish: rank 10 shut Hora down without submitting it"):
+            crew.ranks[0].backend.wait(ticket)
+
+
+def test_a_name_that_is_used_all_the_time_keeps_its_place() -> None:
+    """However many others come and go: made anew each time, it would be slow."""
+    with Crew(1, Settings(cache_capacity=64)) as crew:
+        (me,) = crew.ranks
+        for step in range(300):
+            for name in ("hot", f"cold {step}"):
+                me.backend.wait(me.allreduce(np.ones(3), name))
+        (places,) = struct.unpack_from("<Q", crew.memory, NEXT_STAMP_AT)
+        assert places <= 303  # at first, all are as new
+
+
+def test_what_no_rank_has_is_said_of_no_rank() -> None:
     with Crew(2) as crew:
-        zero, one = crew.ranks
-        ticket = zero.allreduce(np.ones(3), "x")
-        one.backend.leave()
-        with pytest.raises(ShutDownError, match="'x' cannot finish: rank 1 shut Hora down without submitting it"):
-            zero.backend.wait(ticket)
+        lib, core, room = crew.backends[0]._lib, crew.backends[0]._core, ctypes.create_string_buffer(64)
+        for rank in (-1, 2):
+            assert (lib.state(core, rank), lib.status(core, rank, room, 64), lib.said(core, rank, room, 64)) == (
+                0,
+                0,
+                0,
+            )
+            lib.mark_dead(core, rank, b"nobody")
+        assert lib.dead(core) == -1 and lib.state(core, 1) == 1
+
+
+def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
+    with Crew(2) as crew:
+        zero = crew.ranks[0]
+        done, submitted = threading.Event(), threading.Semaphore(0)
+
+        def submit_and_live_on(name: str) -> None:
+            zero.backend.wait(zero.submit(Kind.BARRIER, name, [], members=(0,)))
+            submitted.release()
+            done.wait(DEADLINE_S)
+
+        others = [threading.Thread(target=submit_and_live_on, args=(f"own {i}",)) for i in range(2)]
+        for thread in others:
+            thread.start()
+            assert submitted.acquire(timeout=DEADLINE_S)
+        waiter = threading.Thread(target=lambda: zero.backend.wait(zero.allreduce(np.ones(3), "x")))
+        waiter.start()
+        until(lambda: zero.backend.snapshot().ranks[0].waiting_on == (("x", (0, 1)),))
+        assert not zero.backend.snapshot().ranks[0].blocked
+        done.set()
+        for thread in others:
+            thread.join(DEADLINE_S)
+        until(lambda: zero.backend.snapshot().ranks[0].blocked)
+        crew.ranks[1].backend.wait(crew.ranks[1].allreduce(np.ones(3), "x"))
+        waiter.join(DEADLINE_S)
 
 
 def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:

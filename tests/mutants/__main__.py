@@ -87,7 +87,8 @@ class Bench:
         place = f"{mutant.file} {mutant.function}"
         reaching = [test for file in first for test in self._called_by(file) if place in test["calls"]]
         tests = dict.fromkeys(test["test"] for test in sorted(reaching, key=lambda test: float(test["seconds"])))
-        return [list(tests), *more] if tests else more
+        last = [first] if self._most > 1 else []  # all of them, for some start other processes
+        return [*([list(tests)] if tests else []), *more, *last]
 
     def _called_by(self, file: str) -> list[dict[str, Any]]:
         """What the tests of a file call; kept, if there is a place for it, as long as they are the same."""
@@ -131,11 +132,16 @@ class Bench:
 
 
 def run(mutants: list[Mutant], number: int, bench: Bench, results: Path, known: dict[str, Result]) -> Iterator[Result]:
-    """The results of so many mutants; each is kept as soon as it is there."""
+    """The results of so many mutants; each is kept as soon as it is there. Those that were judged are not run again."""
+    judged = equivalent()
     for mutant in mutants:
         if number <= 0:
             return
         result = known.get(mutant.id)
+        if mutant.id in judged:
+            told = mutant._asdict()
+            del told["text"]
+            result = {**told, "outcome": "survived", "by": "judged", "seconds": 0.0}
         if result is None:
             result = bench.attempt(mutant) or {"id": mutant.id, "outcome": "no mutant"}
             with results.open("a") as file:
