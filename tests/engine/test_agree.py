@@ -334,3 +334,7 @@ def test_in_any_order_each_round_ends_in_one_decision_with_everyones_own_request
         assert len(decided) == names
         assert not agreement.pending(0.0)
         assert len(agreement._entries) <= capacity
+
+
+def test_a_segment_knows_its_size() -> None:
+    assert Segment(DType.FLOAT64, (3, 5)).nbytes == 120 and Segment(DType.BOOL, (0, 5)).nbytes == 0
