@@ -158,6 +158,20 @@ def test_adasum_against_the_formula(count: int) -> None:
     run(4, body)
 
 
+def test_adasum_keeps_to_its_own_memory() -> None:
+    """Its workspace lies between tensors of the same arena: here, where one was that has just gone."""
+
+    def body(me: Rank) -> None:
+        gone, neighbour = me.backend.allocate(8 * 40_000), me.backend.allocate(1 << 16)
+        watched = np.frombuffer(neighbour, "uint8")
+        watched[:] = 7
+        del gone
+        me.backend.wait(me.allreduce(np.ones(40_000), "ada", op=ReduceOp.ADASUM))
+        assert (watched == 7).all()
+
+    run(2, body)
+
+
 FIELDS: list[dict[str, Any]] = [
     {"dtype": ["float32", "float64", "int32"]},
     {"count": [3, 4, 70_000]},
@@ -321,6 +335,8 @@ def test_what_no_rank_has_is_said_of_no_rank() -> None:
             )
             lib.mark_dead(core, rank, b"nobody")
         assert lib.dead(core) == -1 and lib.state(core, 1) == 1
+        crew.backends[0].say("here")
+        assert lib.said(core, 0, room, 64) == 4 and room.value == b"here"
 
 
 def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
@@ -569,3 +585,35 @@ def test_a_peer_that_is_lost_is_named_with_how_it_ended(status: str, told: str) 
             me.backend.wait(me.allreduce(np.ones(3), "x"))
 
     run(2, body)
+
+
+def test_memory_that_was_given_back_is_given_out_again() -> None:
+    with Crew(1) as crew:
+        first = crew.backends[0].allocate(1 << 20)
+        address = ctypes.addressof(first)
+        del first
+        assert ctypes.addressof(crew.backends[0].allocate(1 << 20)) == address
+
+
+def test_who_helps_reduces_in_place_and_the_thread_behind_waits_a_cycle() -> None:
+    """The first memory of an arena, too; what goes through slots is left to the thread, even for a whole second."""
+    with Crew(2, Settings(cycle_time_ms=1000.0)) as crew:
+        shared = [np.frombuffer(backend.allocate(40_000), "float64") for backend in crew.backends]
+        began = time.monotonic()
+        plain = [me.allreduce(np.ones(5000), "slots") for me in crew.ranks]
+        while time.monotonic() < began + 0.2:
+            assert not crew.backends[0].done(plain[0]) or time.monotonic() > began + 0.9
+        for me, ticket in zip(crew.ranks, plain, strict=True):
+            until(lambda me=me, ticket=ticket: me.backend.done(ticket))  # type: ignore[misc]
+            me.backend.wait(ticket)
+        began = time.monotonic()
+        for me, array in zip(crew.ranks, shared, strict=True):
+            array[:] = me.rank + 1
+        placed = [me.allreduce(array, "in place") for me, array in zip(crew.ranks, shared, strict=True)]
+        for backend in crew.backends:
+            backend.help()
+        assert all(map(TableBackend.done, crew.backends, placed)) or time.monotonic() > began + 0.9
+        for backend, ticket, array in zip(crew.backends, placed, shared, strict=True):
+            backend.wait(ticket)
+            np.testing.assert_array_equal(array, np.full(5000, 3.0))
+        del shared, array

@@ -232,3 +232,14 @@ def test_a_failed_step_can_be_followed_by_another(model: torch.nn.Module, monkey
     reducing.finish()
     assert model[0].weight.grad is not None and not reducing.touched  # type: ignore[index, union-attr]
     reducing.close()
+
+
+def test_groups_that_are_put_in_place_of_others_are_its_groups(model: torch.nn.Module) -> None:
+    optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+    groups = [{**group, "lr": 0.5} for group in optimizer.param_groups]
+    optimizer.param_groups = groups
+    assert optimizer.param_groups is groups
+    state = optimizer.state_dict()
+    state["param_groups"][0]["lr"] = 0.25
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.25
