@@ -128,3 +128,12 @@ def test_a_timeline_is_written_more_often_than_stalls_are_looked_for(monkeypatch
     finally:
         watch.close()
     assert [timeline.closed for timeline in timelines] == [True, True]
+
+
+def test_a_monitor_that_was_closed_watches_no_more() -> None:
+    before = set(threading.enumerate())
+    watch = Monitor(0, 2, Backend(), Settings())  # type: ignore[arg-type]
+    (mine,) = set(threading.enumerate()) - before
+    watch.close()
+    watch.close()
+    assert not mine.is_alive()
