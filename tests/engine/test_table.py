@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.engine.table_crew import DEADLINE_S, NEXT_STAMP_AT, Crew, Rank, run, until
 
 from hora.config.settings import Settings
+from hora.engine.backend import What
 from hora.engine.table import TableBackend
 from hora.errors import (
     DeadlockError,
@@ -617,3 +618,31 @@ def test_who_helps_reduces_in_place_and_the_thread_behind_waits_a_cycle() -> Non
             backend.wait(ticket)
             np.testing.assert_array_equal(array, np.full(5000, 3.0))
         del shared, array
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_a_timeline_has_the_arrival_of_every_rank(count: int) -> None:
+    def body(me: Rank) -> set[tuple[What, int]]:
+        me.backend.trace(True)
+        me.barrier("all trace")
+        me.backend.events()
+        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        return {(event.what, event.rank) for event in me.backend.events() if event.request.name == "x"}
+
+    for rank, found in enumerate(run(3, body)):
+        ours = {(what, rank) for what in (What.SUBMITTED, What.AGREED, What.END)}
+        assert ours | {(What.ARRIVED, other) for other in range(3)} <= found
+
+
+def test_more_operations_than_are_carried_out_together() -> None:
+    gate = threading.Barrier(2)
+
+    def body(me: Rank) -> None:
+        arrays = [np.full(2100, float(i + me.rank), "float32") for i in range(600)]
+        tickets = [me.allreduce(array, f"x{i}") for i, array in enumerate(arrays)]
+        gate.wait(DEADLINE_S)
+        for i, (array, ticket) in enumerate(zip(arrays, tickets, strict=True)):
+            me.backend.wait(ticket)
+            np.testing.assert_array_equal(array, np.full(2100, 2.0 * i + 1, "float32"))
+
+    run(2, body, Settings(cycle_time_ms=1000.0))
