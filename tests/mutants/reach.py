@@ -23,6 +23,7 @@ _SUBJECTS = {
     "native": "allreduce or gather or order or joining or mistakes or lifecycle",
     "engine": "allreduce or gather or order or joining or mistakes or lifecycle",
     "torch": "optimizer or gradients or guards or summary or sync_batch_norm or compression or objects",
+    "guards": "guards or optimizer_guarded",
     "ops": "objects or host or allreduce or gather or mistakes",
 }
 # Files that no test mirrors by name, or that others reach as well.
@@ -60,6 +61,7 @@ _MORE = {
 _DEATHS = ["tests/chaos/test_kill.py", "-k", "shm"]
 _DIES = ("circle", "hub", "monitor", "session", "table")  # of the engine: what a death goes through
 _CALLS = ("adapter", "autograd", "collectives", "functions", "submit")  # of torch: what every collective goes through
+_GUARDED = ("alone", "bucket", "guard", "reducer")
 _BY_MESSAGES = ("agree", "carry", "circle", "hub", "line", "negotiate", "talk")
 
 
@@ -92,6 +94,8 @@ def stages(tree: Tree, file: str) -> list[list[str]]:
     layout = "gloo-3" if path.stem in _BY_MESSAGES else "shm-4" if path.stem == "hierarchical" else "shm-2"
     subject = "engine" if package == "torch" and path.stem in _CALLS else package
     several = [_multi(layout, subject)] if subject in _SUBJECTS else []
+    if package == "torch" and path.stem in _GUARDED:  # without shared memory it is the guard that looks at gradients
+        several.append(_multi("gloo-2", "guards"))
     return [first, *several, *([_DEATHS] if package == "engine" and path.stem in _DIES else [])]
 
 
