@@ -185,7 +185,8 @@ struct task {
 struct entry {
     LINE uint64_t key[2];
     uint64_t stamp; /* changes when the place is given to another operation */
-    uint32_t set, arrived;
+    word set; /* also read by who finds out only then that the place is another operation's */
+    uint32_t arrived;
     uint32_t next_in_bucket; /* index + 1 */
     uint32_t recent;         /* used since the hand last came by */
     LINE _Atomic uint64_t round; /* rounds closed */
@@ -289,7 +290,7 @@ struct core {
     word tracing;
     pthread_mutex_t trace_lock;
     struct event *events;
-    uint64_t event_head, event_tail, events_lost;
+    uint64_t event_head, event_tail; /* of a ring: what finds no room is not in the timeline */
 };
 
 /* segment.c */

@@ -453,13 +453,15 @@ void hora_release(struct core *c, int64_t ticket) {
     if (state == DONE) free_ticket(c, t);
 }
 
-void hora_withdraw(struct core *c, int64_t ticket) {
-    VISIT(c, );
+int hora_withdraw(struct core *c, int64_t ticket) {
+    VISIT(c, CLOSED);
     struct ticket *t = ticket_of(c, ticket);
-    if (!t || lock(c)) return;
+    int status = t ? lock(c) : OK;
+    if (!t || status) return status;
     struct entry *e = entry_at(c, t->entry);
     if (e->stamp == t->stamp && atomic_load(&e->round) == t->round && e->arrived) fail_round(c, e, WITHDRAWN, "");
     unlock(c);
+    return OK;
 }
 
 void *hora_take(struct core *c, int64_t ticket, int segment, int64_t *received) {

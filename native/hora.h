@@ -16,7 +16,7 @@ API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes)
 /* Take a place in it. rank -1 only looks on (the launcher, to say how a worker ended). NULL if it is not a segment. */
 API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint64_t fusion_bytes,
                            uint64_t cache_capacity, int split_groups);
-API void hora_watch(struct core *c, const int32_t *pids); /* notice the death of these processes, by rank */
+API int hora_watch(struct core *c, const int32_t *pids);  /* notice the death of these processes, by rank; 0 or an errno */
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
 API int hora_leave(struct core *c);                       /* shut down in good order */
 API void hora_close(struct core *c);                      /* sends away who waits (CLOSED), then frees */
@@ -26,7 +26,8 @@ API uint32_t hora_generation(struct core *c);
 /* Process sets: the number of the set with these members (ascending), made if new; or minus a status. */
 API int hora_set(struct core *c, const int32_t *members, int count);
 
-/* A plan is what this rank means by a name; segments are (dtype, count, row) triples. */
+/* A plan is what this rank means by a name; segments are (dtype, count, row) triples. The key is the name's; of a part of a
+ * group that has several, key1 is key0 of the first of them, whose failure is the failure of all. */
 API int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kind, int op, int root, double prescale,
                       double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int segment_count,
                       const uint64_t *segments, const char *description, int description_length);
@@ -44,7 +45,7 @@ API int hora_finish(struct core *c, int64_t ticket, int64_t timeout_us); /* wait
 API struct plan *hora_ready(struct core *c, int64_t plan);
 API int64_t hora_again(struct plan *p, char *memory);
 API void hora_release(struct core *c, int64_t ticket);
-API void hora_withdraw(struct core *c, int64_t ticket); /* fail it on all ranks, if somebody is still missing */
+API int hora_withdraw(struct core *c, int64_t ticket); /* fail it on all ranks, if somebody is still missing */
 API void hora_unblock(struct core *c); /* this thread gave up waiting */
 
 /* What an allgather or alltoall brought: the caller owns the memory (hora_free); received: bytes from each member. */

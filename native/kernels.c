@@ -16,7 +16,8 @@
 #else
 #define CLONES
 #endif
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(HORA_PORTABLE) /* HORA_PORTABLE: as on any other processor, for a test */
+#define X86
 #include <immintrin.h>
 #endif
 
@@ -26,7 +27,7 @@ enum { BLOCK = 1024 }; /* elements at a time: the accumulator stays in the first
 
 /* ---- copying ---- */
 
-#if defined(__x86_64__)
+#ifdef X86
 __attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from, uint64_t bytes) {
     for (; bytes >= 128; to += 128, from += 128, bytes -= 128) {
         __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
@@ -41,7 +42,7 @@ __attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from
 /* memcpy for a chunk on its way through the cache. The C library's may use string instructions, which are several times
  * slower on some processors where source and target are aligned alike, as they are here. */
 void copy(char *to, const char *from, uint64_t bytes) {
-#if defined(__x86_64__)
+#ifdef X86
     if (bytes >= 1024 && __builtin_cpu_supports("avx2")) {
         copy_avx2(to, from, bytes);
         return;
@@ -129,7 +130,7 @@ static uint16_t float_to_f16(float f) {
     return sign | (uint16_t)((bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13);
 }
 
-#if defined(__x86_64__)
+#ifdef X86
 __attribute__((target("avx,f16c"))) static void f16_load_fast(float *out, const uint16_t *in, uint64_t n) {
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
@@ -159,21 +160,21 @@ __attribute__((target("avx,f16c"))) static bool f16_store_fast(uint16_t *out, co
 #endif
 
 static void f16_load(float *out, const uint16_t *in, uint64_t n) {
-#if defined(__x86_64__)
+#ifdef X86
     if (__builtin_cpu_supports("f16c")) { f16_load_fast(out, in, n); return; }
 #endif
     for (uint64_t i = 0; i < n; i++) out[i] = f16_to_float(in[i]);
 }
 
 static void f16_add(float *acc, const uint16_t *in, uint64_t n) {
-#if defined(__x86_64__)
+#ifdef X86
     if (__builtin_cpu_supports("f16c")) { f16_add_fast(acc, in, n); return; }
 #endif
     for (uint64_t i = 0; i < n; i++) acc[i] += f16_to_float(in[i]);
 }
 
 static bool f16_store(uint16_t *out, const float *in, uint64_t n) {
-#if defined(__x86_64__)
+#ifdef X86
     if (__builtin_cpu_supports("f16c")) return f16_store_fast(out, in, n);
 #endif
     uint16_t bad = 0;
@@ -304,7 +305,7 @@ static void reduce_bool(uint8_t *out, const uint8_t *const *in, int n, uint64_t 
     }
 }
 
-#if defined(__x86_64__)
+#ifdef X86
 /* The commonest case, sums of float and double without factors, in one pass over memory. To see inf and nan for the price
  * of an addition, the results are added up as well: what comes out is finite only if all of them are. It may overflow
  * where they do not, so then they are looked at one by one. */
@@ -350,7 +351,7 @@ static bool sum_up(void *out, const void *const *in, int n, uint64_t count, int 
 
 bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double pre, double post,
             double divisor) {
-#if defined(__x86_64__)
+#ifdef X86
     if ((dtype == FLOAT32 || dtype == FLOAT64) && op <= SUM && pre == 1.0 && post == 1.0 && __builtin_cpu_supports("avx2"))
         return sum_up(out, in, n, count, dtype, divisor);
 #endif

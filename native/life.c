@@ -169,11 +169,14 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     return c;
 }
 
-void hora_watch(struct core *c, const int32_t *pids) {
-    VISIT(c, );
+int hora_watch(struct core *c, const int32_t *pids) {
+    VISIT(c, 0);
+    if (!c->executor_runs) return EAGAIN; /* hora_open could not start it */
     for (int r = 0; r < c->size; r++) c->watch_pids[r] = pids[r];
-    if (c->size > 1 && pipe2(c->watch_pipe, O_CLOEXEC) == 0)
-        c->watcher_runs = start_thread(&c->watcher, watcher, c, "hora-watcher");
+    if (c->size == 1) return 0;
+    if (pipe2(c->watch_pipe, O_CLOEXEC) != 0) return errno;
+    c->watcher_runs = start_thread(&c->watcher, watcher, c, "hora-watcher");
+    return c->watcher_runs ? 0 : EAGAIN;
 }
 
 int hora_pin(struct core *c, int core_number) {

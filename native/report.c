@@ -15,8 +15,6 @@ void trace(struct core *c, enum trace what, struct plan *p, int rank, uint64_t t
     if (c->events && c->event_head - c->event_tail < EVENTS)
         c->events[c->event_head++ % EVENTS] =
             (struct event){time_ns ? time_ns : now_ns(), p->number, (uint16_t)what, (uint16_t)rank, detail};
-    else
-        c->events_lost++;
     pthread_mutex_unlock(&c->trace_lock);
 }
 

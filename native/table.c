@@ -105,6 +105,17 @@ static bool average_active(struct core *c, struct entry *e) {
     return false;
 }
 
+static void close_round(struct core *c, uint32_t i, uint64_t failure);
+
+/* A group with more parts than one fails as a whole, under one lock: whoever is told may submit it again, and must not meet
+ * what others had brought to it. The second half of a part's key is the first half of its group's first part's. */
+static void fail_parts(struct core *c, struct entry *first, uint64_t failure) {
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+        struct entry *e = entry_at(c, i);
+        if (e->arrived && e->key[1] == first->key[0]) close_round(c, i, failure);
+    }
+}
+
 static void close_round(struct core *c, uint32_t i, uint64_t failure) {
     struct header *h = c->header;
     struct entry *e = entry_at(c, i);
@@ -149,6 +160,7 @@ static void close_round(struct core *c, uint32_t i, uint64_t failure) {
     }
     atomic_fetch_add(&h->progress, 1);
     c->ring_wanted = true;
+    if (failure) fail_parts(c, e, failure);
 }
 
 /* A rank that has joined is not waited for, once it is through with what it had submitted before: two rounds without it

@@ -32,6 +32,7 @@ struct thread {
     uint32_t expected;
     uint64_t deadline;
     int joins;
+    int asked; /* for its number */
     int priority;
     char local[LOCAL_BYTES];
     void *at[FRAMES]; /* where it is, for reports */
@@ -309,6 +310,7 @@ long sim_syscall(long number, ...) {
                 if (threads[i].waiting == ON_FUTEX && threads[i].on == word_of(w)) threads[i].waiting = RUNNABLE, value--;
         }
     } else if (number == SYS_gettid) {
+        if (threads[current].asked++) sim_fail("thread %d asks for its number again: it was to keep it", current);
         result = 1000 + current;
     } else if (number == SYS_tgkill) {
         (void)va_arg(a, int);

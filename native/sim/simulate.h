@@ -2,7 +2,7 @@
  *
  * Owns the scheduler (random, or PCT: priorities that change at few points), virtual time, futexes, mutexes and threads,
  * and the record of who wrote and read what: two accesses to one place of memory that nothing orders are an error, whatever
- * came of them. program.c has what the ranks do, and what must come of it.
+ * came of them. program.c has what the ranks do, and model.c what must come of it.
  */
 #ifndef HORA_SIMULATE_H
 #define HORA_SIMULATE_H

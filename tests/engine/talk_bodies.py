@@ -197,7 +197,12 @@ def looking(backend: TalkBackend, meeting: Meeting) -> Report:
         backend.fail(pending, "stall", "too slow")
         text = _wait_quietly(backend, ticket)
         backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
-        return {"missing": pending.missing, "name": pending.name, "in stack": "talk_bodies" in stack, "text": text}
+        return {
+            "missing": pending.missing,
+            "name": pending.name,
+            "in stack": "talk_bodies" in stack and "_wait_quietly" not in stack,
+            "text": text,
+        }
     backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
     return {}
 

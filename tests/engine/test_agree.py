@@ -334,3 +334,15 @@ def test_in_any_order_each_round_ends_in_one_decision_with_everyones_own_request
         assert len(decided) == names
         assert not agreement.pending(0.0)
         assert len(agreement._entries) <= capacity
+
+
+def test_a_segment_knows_its_size() -> None:
+    assert Segment(DType.FLOAT64, (3, 5)).nbytes == 120 and Segment(DType.BOOL, (0, 5)).nbytes == 0
+
+
+def test_who_is_no_member_cannot_submit_what_members_have() -> None:
+    agreement = Agreement(3)
+    request = make(members=(0, 1))
+    agreement.arrive(0, request, 0.0)
+    with pytest.raises(ValueError, match=r"rank 2 submitted .* which it is not in"):
+        agreement.arrive(2, request, 0.0)

@@ -412,3 +412,16 @@ def _wait_for(log: Any, key: str, count: int, job: Hosts) -> list[dict[str, Any]
             return found
         assert time.monotonic() < deadline and (job.poll() is None or key == "rank"), text
         threading.Event().wait(0.02)
+
+
+def test_what_was_opened_is_closed() -> None:
+    closed = []
+
+    class Part:
+        def close(self) -> None:
+            closed.append(self)
+
+    mover = HierarchicalMover.__new__(HierarchicalMover)
+    mover._table, mover._flat = Part(), Part()  # type: ignore[assignment]
+    mover.close()
+    assert closed == [mover._table, mover._flat]

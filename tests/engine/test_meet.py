@@ -16,7 +16,8 @@ from tests.engine.talk_crew import run_crew
 from hora.config.env import Secret
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine.meet import meet, socket_path
+from hora.engine.hub import Hub
+from hora.engine.meet import disconnect, meet, socket_path
 from hora.engine.noticeboard import Notice, board
 from hora.errors import EnvironmentUnfit, UsageError
 
@@ -136,3 +137,17 @@ def test_what_cannot_be_met_is_refused() -> None:
         path = Path(__file__).open()  # noqa: SIM115
         with path:
             meet(World(rank=0, size=2, local_size=2, hub_fd=os.dup(path.fileno())), settings, (0, 1), 0)
+
+
+def test_a_hub_that_the_launcher_runs_dies_with_no_rank() -> None:
+    """Who runs the hub is who is blamed for its end; a worker that found it by itself blames rank 0."""
+    hub = Hub(1, host="here")
+    ours, theirs = socket.socketpair()
+    try:
+        hub.add_worker(0, ours)
+        world = World(rank=0, size=1, local_size=1, hub_fd=theirs.detach())
+        assert meet(world, Settings(transport="gloo"), (0,), 0).hub_rank == -1
+        assert not [t.name for t in threading.enumerate() if t.name.startswith("hora") and not t.daemon]
+    finally:
+        disconnect()
+        hub.close()

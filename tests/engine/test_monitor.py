@@ -159,3 +159,12 @@ def test_who_waits_too_long_is_told_where_the_others_stand() -> None:
     finally:
         monitor.close()
     assert 'What ranks 1, 2 are doing:\n  MainThread:\n    File "train.py", line 12, in save' in backend.text
+
+
+def test_a_monitor_that_was_closed_watches_no_more() -> None:
+    before = set(threading.enumerate())
+    watch = Monitor(0, 2, Backend(), Settings())  # type: ignore[arg-type]
+    (mine,) = set(threading.enumerate()) - before
+    watch.close()
+    watch.close()
+    assert not mine.is_alive()

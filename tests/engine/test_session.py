@@ -377,3 +377,12 @@ def test_bad_arguments_of_init() -> None:
     with pytest.raises(UsageError, match="dynamic"):
         session.init(process_sets="static")
     assert not session.is_initialized()
+
+
+def test_sets_of_the_same_ranks_are_one_in_a_dictionary() -> None:
+    one, same, other = (process_set.ProcessSet(ranks) for ranks in ([0, 1], [1, 0], [0]))
+    assert one == same != other and len({one, same, other}) == 2
+
+
+def test_what_is_no_more_is_said_in_one_word() -> None:
+    assert session.ddl_built() is False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import random
 import re
+import struct
 import threading
 import time
 from typing import Any
@@ -14,9 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.table_crew import DEADLINE_S, Rank, run, until
+from tests.engine.table_crew import DEADLINE_S, NEXT_STAMP_AT, Crew, Rank, run, until
 
 from hora.config.settings import Settings
+from hora.engine.backend import What
 from hora.engine.table import TableBackend
 from hora.errors import (
     DeadlockError,
@@ -144,15 +147,30 @@ def test_adasum_against_the_formula(count: int) -> None:
     def combine(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return a * (1 - a @ b / (2 * (a @ a))) + b * (1 - a @ b / (2 * (b @ b)))
 
-    x = [values(r, count, "float64") for r in range(4)]
-    want = combine(combine(x[0], x[1]), combine(x[2], x[3]))
-
     def body(me: Rank) -> None:
-        array = values(me.rank, count, "float64")
-        me.backend.wait(me.allreduce(array, "ada", op=ReduceOp.ADASUM))
-        np.testing.assert_allclose(array, want, rtol=1e-12)
+        for dtype, rtol in (("float64", 1e-12), ("float32", 1e-6), ("float16", 1e-3)):
+            x = [2.0 * values(r, count, dtype).astype("float64") for r in range(4)]
+            want = 3.0 * combine(combine(x[0], x[1]), combine(x[2], x[3]))
+            array = values(me.rank, count, dtype)
+            more: dict[str, Any] = {"prescale": 2.0, "postscale": 3.0}
+            me.backend.wait(me.allreduce(array, f"ada {dtype}", op=ReduceOp.ADASUM, **more))
+            np.testing.assert_allclose(array, want.astype(dtype), rtol=rtol, atol=rtol)
 
     run(4, body)
+
+
+def test_adasum_keeps_to_its_own_memory() -> None:
+    """Its workspace lies between tensors of the same arena: here, where one was that has just gone."""
+
+    def body(me: Rank) -> None:
+        gone, neighbour = me.backend.allocate(8 * 40_000), me.backend.allocate(1 << 16)
+        watched = np.frombuffer(neighbour, "uint8")
+        watched[:] = 7
+        del gone
+        me.backend.wait(me.allreduce(np.ones(40_000), "ada", op=ReduceOp.ADASUM))
+        assert (watched == 7).all()
+
+    run(2, body)
 
 
 FIELDS: list[dict[str, Any]] = [
@@ -286,6 +304,66 @@ def test_who_leaves_fails_those_who_wait_for_him_and_no_others() -> None:
         np.testing.assert_array_equal(pair, np.full(3, 2.0))
 
     run(3, body)
+
+
+def test_who_leaves_without_submitting_is_named() -> None:
+    with Crew(11) as crew:
+        ticket = crew.ranks[0].allreduce(np.ones(3), "x")
+        crew.ranks[10].backend.leave()
+        with pytest.raises(ShutDownError, match="'x' cannot finish: rank 10 shut Hora down without submitting it"):
+            crew.ranks[0].backend.wait(ticket)
+
+
+def test_a_name_that_is_used_all_the_time_keeps_its_place() -> None:
+    """However many others come and go: made anew each time, it would be slow."""
+    with Crew(1, Settings(cache_capacity=64)) as crew:
+        (me,) = crew.ranks
+        for step in range(300):
+            for name in ("hot", f"cold {step}"):
+                me.backend.wait(me.allreduce(np.ones(3), name))
+        (places,) = struct.unpack_from("<Q", crew.memory, NEXT_STAMP_AT)
+        assert places <= 303  # at first, all are as new
+
+
+def test_what_no_rank_has_is_said_of_no_rank() -> None:
+    with Crew(2) as crew:
+        lib, core, room = crew.backends[0]._lib, crew.backends[0]._core, ctypes.create_string_buffer(64)
+        for rank in (-1, 2):
+            assert (lib.state(core, rank), lib.status(core, rank, room, 64), lib.said(core, rank, room, 64)) == (
+                0,
+                0,
+                0,
+            )
+            lib.mark_dead(core, rank, b"nobody")
+        assert lib.dead(core) == -1 and lib.state(core, 1) == 1
+        crew.backends[0].say("here")
+        assert lib.said(core, 0, room, 64) == 4 and room.value == b"here"
+
+
+def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
+    with Crew(2) as crew:
+        zero = crew.ranks[0]
+        done, submitted = threading.Event(), threading.Semaphore(0)
+
+        def submit_and_live_on(name: str) -> None:
+            zero.backend.wait(zero.submit(Kind.BARRIER, name, [], members=(0,)))
+            submitted.release()
+            done.wait(DEADLINE_S)
+
+        others = [threading.Thread(target=submit_and_live_on, args=(f"own {i}",)) for i in range(2)]
+        for thread in others:
+            thread.start()
+            assert submitted.acquire(timeout=DEADLINE_S)
+        waiter = threading.Thread(target=lambda: zero.backend.wait(zero.allreduce(np.ones(3), "x")))
+        waiter.start()
+        until(lambda: zero.backend.snapshot().ranks[0].waiting_on == (("x", (0, 1)),))
+        assert not zero.backend.snapshot().ranks[0].blocked
+        done.set()
+        for thread in others:
+            thread.join(DEADLINE_S)
+        until(lambda: zero.backend.snapshot().ranks[0].blocked)
+        crew.ranks[1].backend.wait(crew.ranks[1].allreduce(np.ones(3), "x"))
+        waiter.join(DEADLINE_S)
 
 
 def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
@@ -508,3 +586,63 @@ def test_a_peer_that_is_lost_is_named_with_how_it_ended(status: str, told: str) 
             me.backend.wait(me.allreduce(np.ones(3), "x"))
 
     run(2, body)
+
+
+def test_memory_that_was_given_back_is_given_out_again() -> None:
+    with Crew(1) as crew:
+        first = crew.backends[0].allocate(1 << 20)
+        address = ctypes.addressof(first)
+        del first
+        assert ctypes.addressof(crew.backends[0].allocate(1 << 20)) == address
+
+
+def test_who_helps_reduces_in_place_and_the_thread_behind_waits_a_cycle() -> None:
+    """The first memory of an arena, too; what goes through slots is left to the thread, even for a whole second."""
+    with Crew(2, Settings(cycle_time_ms=1000.0)) as crew:
+        shared = [np.frombuffer(backend.allocate(40_000), "float64") for backend in crew.backends]
+        began = time.monotonic()
+        plain = [me.allreduce(np.ones(5000), "slots") for me in crew.ranks]
+        while time.monotonic() < began + 0.2:
+            assert not crew.backends[0].done(plain[0]) or time.monotonic() > began + 0.9
+        for me, ticket in zip(crew.ranks, plain, strict=True):
+            until(lambda me=me, ticket=ticket: me.backend.done(ticket))  # type: ignore[misc]
+            me.backend.wait(ticket)
+        began = time.monotonic()
+        for me, array in zip(crew.ranks, shared, strict=True):
+            array[:] = me.rank + 1
+        placed = [me.allreduce(array, "in place") for me, array in zip(crew.ranks, shared, strict=True)]
+        for backend in crew.backends:
+            backend.help()
+        assert all(map(TableBackend.done, crew.backends, placed)) or time.monotonic() > began + 0.9
+        for backend, ticket, array in zip(crew.backends, placed, shared, strict=True):
+            backend.wait(ticket)
+            np.testing.assert_array_equal(array, np.full(5000, 3.0))
+        del shared, array
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_a_timeline_has_the_arrival_of_every_rank(count: int) -> None:
+    def body(me: Rank) -> set[tuple[What, int]]:
+        me.backend.trace(True)
+        me.barrier("all trace")
+        me.backend.events()
+        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        return {(event.what, event.rank) for event in me.backend.events() if event.request.name == "x"}
+
+    for rank, found in enumerate(run(3, body)):
+        ours = {(what, rank) for what in (What.SUBMITTED, What.AGREED, What.END)}
+        assert ours | {(What.ARRIVED, other) for other in range(3)} <= found
+
+
+def test_more_operations_than_are_carried_out_together() -> None:
+    gate = threading.Barrier(2)
+
+    def body(me: Rank) -> None:
+        arrays = [np.full(2100, float(i + me.rank), "float32") for i in range(600)]
+        tickets = [me.allreduce(array, f"x{i}") for i, array in enumerate(arrays)]
+        gate.wait(DEADLINE_S)
+        for i, (array, ticket) in enumerate(zip(arrays, tickets, strict=True)):
+            me.backend.wait(ticket)
+            np.testing.assert_array_equal(array, np.full(2100, 2.0 * i + 1, "float32"))
+
+    run(2, body, Settings(cycle_time_ms=1000.0))

@@ -10,6 +10,7 @@ import pytest
 from tests.engine.table_crew import Crew, Rank, run, until
 
 from hora.engine.table import GroupTicket
+from hora.engine.tablefault import Status
 from hora.errors import DuplicateNameError, HorovodInternalError, MismatchError
 from hora.transport.base import Kind, ReduceOp
 
@@ -128,6 +129,60 @@ def test_who_is_slow_to_submit_the_parts_of_a_failed_group_does_not_meet_the_nex
         zero.backend.wait(again[0])
 
 
+def test_parts_of_a_failed_group_do_not_meet_the_next_one() -> None:
+    """Rank 0 has been told of the failure, and tries again, before rank 1 looks. Nothing that rank 1 brought to the
+    first try may be in the second."""
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        failed = [zero.submit(Kind.ALLREDUCE, "g", group(0, 1), grouped=True)]
+        stale = one.submit(Kind.ALLREDUCE, "g", group(7, 5000), grouped=True)
+        with pytest.raises(MismatchError):
+            zero.backend.wait(failed[0])
+        arrays = [group(r, 5000) for r in range(2)]
+        again = [zero.submit(Kind.ALLREDUCE, "g", arrays[0], grouped=True)]
+        assert isinstance(again[0], GroupTicket)
+        assert not any(map(zero.backend.done, again[0].parts))
+        with pytest.raises(MismatchError):
+            one.backend.wait(stale)
+        again.append(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True))
+        for rank, ticket in zip(crew.ranks, again, strict=True):
+            until(lambda rank=rank, ticket=ticket: rank.backend.done(ticket))  # type: ignore[misc]
+            rank.backend.wait(ticket)
+        want = sum(np.concatenate(group(r, 5000)) for r in range(2))
+        for brought in arrays:
+            np.testing.assert_array_equal(np.concatenate(brought), want)
+
+
+def test_a_group_is_withdrawn_though_its_lock_is_held_for_long() -> None:
+    """Rank 0 is refused a part; what it had submitted of the group by then may not stay behind."""
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        before = zero.submit(Kind.ALLREDUCE, "g", group(0, 4097), grouped=True)
+        library, withdrawn = zero.backend._lib, list[int]()
+
+        class Held:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(library, name)
+
+            def withdraw(self, *arguments: Any) -> int:
+                if not withdrawn:
+                    one.hold_lock()
+                withdrawn.append(library.withdraw(*arguments))
+                if len(withdrawn) == 1:
+                    one.let_go_of_lock()
+                return withdrawn[-1]
+
+        zero.backend._lib = Held()  # type: ignore[assignment]
+        with pytest.raises(DuplicateNameError):
+            zero.submit(Kind.ALLREDUCE, "g", group(0, 9000), grouped=True)
+        zero.backend._lib = library
+        assert withdrawn == [Status.PENDING, Status.OK]
+        assert len(zero.backend.snapshot().pending) == 2
+        after = one.submit(Kind.ALLREDUCE, "g", group(1, 4097), grouped=True)
+        zero.backend.wait(before)
+        one.backend.wait(after)
+
+
 def test_what_differs_in_a_tensor_that_is_not_described_is_still_a_mismatch() -> None:
     with Crew(2) as crew:
         tickets = []
@@ -194,18 +249,23 @@ def test_a_group_goes_on_without_whom_ctrl_c_called_away() -> None:
             assert (array == 20 * i + 1).all()
 
 
-def test_a_group_of_which_a_part_failed_elsewhere_says_so() -> None:
-    """Rank 1 has only the first part, by another number; rank 0 waits for the second first."""
+def test_a_group_that_fails_says_so_of_every_part() -> None:
+    """Rank 1 has only the first part, by another number; rank 2 waits for the second first."""
     with Crew(3) as crew:
         zero, one, two = crew.ranks
         first = zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
         second = two.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
         assert isinstance(first, GroupTicket) and isinstance(second, GroupTicket)
         third = one.submit(Kind.ALLREDUCE, "g", group(0, 3), grouped=True)
-        for rank, ticket in ((one, third), (zero, first)):
-            with pytest.raises(MismatchError):
+        for rank, ticket in ((two, second.parts[1]), (two, second.parts[0]), (one, third), (zero, first)):
+            with pytest.raises(MismatchError, match="3 tensor"):
                 rank.backend.wait(ticket)
+
+
+def test_a_part_that_was_withdrawn_says_so() -> None:
+    with Crew(2) as crew:
+        zero = crew.ranks[0]
+        ticket = zero.submit(Kind.ALLREDUCE, "g", group(0, 3), grouped=True)
+        assert zero.backend._lib.withdraw(zero.backend._core, ticket.number) == Status.OK
         with pytest.raises(HorovodInternalError, match="a part of the group 'g' failed"):
-            two.backend.wait(second.parts[1])
-        with pytest.raises(MismatchError):
-            two.backend.wait(second.parts[0])
+            zero.backend.wait(ticket)

@@ -193,3 +193,24 @@ def test_who_has_joined_is_waited_for_until_it_has_its_own_results(both_join: bo
         for rank in crew.ranks:
             assert lib.join_wait(rank.backend._core, joined, 0, ctypes.byref(last)) == Status.OK
         assert last.value == 1
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_who_has_joined_is_known_to_be_through_after_four_billion_rounds(count: int) -> None:
+    """Of a name that both had used; nothing may depend on less than the whole number of a round."""
+    gate = threading.Barrier(2)
+
+    def body(me: Rank) -> None:
+        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        gate.wait(DEADLINE_S)
+        if me.rank == 0:
+            me.set_round((1 << 32) - 1)
+        gate.wait(DEADLINE_S)
+        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        for step in range(3 if me.rank == 0 else 0):
+            array = np.full(count, float(step))
+            me.backend.wait(me.allreduce(array, "x"))
+            np.testing.assert_array_equal(array, np.full(count, float(step)))
+        me.backend.join(False)
+
+    run(2, body)

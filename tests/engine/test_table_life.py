@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +19,11 @@ import pytest
 from tests.engine.table_crew import DEADLINE_S, Crew, Rank, run, until
 from tests.launch.jobs import clean_environment
 
+from hora.config.limits import limits_named
 from hora.config.settings import Settings
 from hora.engine.monitor import Monitor
 from hora.engine.table import TableBackend
-from hora.errors import HorovodInternalError, MismatchError, PeerLostError, ShutDownError
+from hora.errors import EnvironmentUnfit, HorovodInternalError, MismatchError, PeerLostError, ShutDownError
 from hora.transport import shm
 from hora.transport.base import Kind
 from hora.wire.messages import Peer
@@ -209,6 +213,7 @@ def test_the_exit_code_is_the_scripts_own_though_a_thread_waits(how: str) -> Non
 WAITS = """
 import os, sys
 import numpy as np
+from hora.config.limits import limits_named
 from hora.config.settings import Settings
 from hora.engine.table import TableBackend
 from hora.wire.messages import Peer
@@ -303,3 +308,27 @@ def test_a_failure_whose_reason_was_overwritten_is_told_as_one() -> None:
         with pytest.raises(HorovodInternalError, match="'first' failed, and so many others since"):
             rank.backend.wait(ticket)
     crew.__exit__()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN])
+def test_a_core_that_cannot_start_its_threads_says_which_limit_it_met(number: int) -> None:
+    """And its worker does not start. Without its executor it would hang others; without its watcher, miss a death."""
+    settings, files = Settings(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    segment = shm.create_segment(2, 1, settings)
+    peers = [Peer(r, r, os.getpid(), "here") for r in range(2)]
+    libc, threads, huge = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+    for attributes in (threads, huge):
+        assert libc.pthread_getattr_default_np(attributes) == 0
+    assert libc.pthread_attr_setstacksize(huge, ctypes.c_size_t(1 << 50)) == 0
+    try:
+        if number == errno.EMFILE:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, files[1]))
+        else:
+            assert libc.pthread_setattr_default_np(huge) == 0  # there are no stacks so large
+        wanted = r"rank 0 cannot start: no more (files|.* threads) can be"
+        with pytest.raises(EnvironmentUnfit, match=wanted), limits_named("rank 0 cannot start"):
+            TableBackend(segment.fd, 0, peers, settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        assert libc.pthread_setattr_default_np(threads) == 0
+        segment.close()

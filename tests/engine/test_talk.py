@@ -15,6 +15,7 @@ from tests.engine.talk_crew import run_crew
 from tests.prompt import PROMPT_S
 
 from hora.config.settings import Settings
+from hora.engine.circle import look_every_s
 from hora.engine.hub import Hub
 from hora.engine.line import Line
 from hora.engine.meet import Meeting
@@ -25,7 +26,7 @@ from hora.errors import DuplicateNameError, HorovodInternalError, PeerLostError,
 from hora.transport.base import Kind, ReduceOp
 from hora.transport.fake import Exchange, FakeMover
 from hora.wire.frame import SECRET_BYTES, Channel
-from hora.wire.messages import Hello, Welcome
+from hora.wire.messages import Hello, Peer, Welcome
 
 Array = np.ndarray[Any, Any]
 
@@ -322,3 +323,18 @@ def test_a_process_that_was_given_up_while_it_was_stopped_ends_when_it_goes_on()
     assert first["text"].startswith("PeerLostError: rank 1 ")
     assert second["text"].startswith("ShutDownError: 'allreduce.after' cannot be done: "), second
     assert "has not answered for 600 s" in second["text"] or "generation 0" in second["text"]
+
+
+def test_a_snapshot_is_waited_for_longer_than_a_hub_may_put_it_off() -> None:
+    waited = list[float]()
+
+    class Slow:
+        def snapshot(self, generation: int, timeout_s: float) -> None:
+            waited.append(timeout_s)
+
+    backend = TalkBackend.__new__(TalkBackend)
+    peers = tuple(Peer(rank, rank, 1, "here") for rank in range(512))
+    backend._meeting = Meeting(0, 0, peers, "gloo", Settings(), None, -1, -1)  # type: ignore[arg-type]
+    backend._line, backend._generation = Slow(), 0  # type: ignore[assignment]
+    assert backend.snapshot().progress == -1  # nobody answered
+    assert waited[0] > 1 + look_every_s(512)

@@ -10,15 +10,20 @@ from tests.mutants.tree import Tree
 __all__ = ["PYTHON", "SIMULATOR", "files", "stages"]
 
 PYTHON = ("engine", "torch", "ops", "checkpoint", "schedule")  # the packages in which bugs are planted
-SIMULATOR = ["native/sim/simulate", "--seconds", "20", "--seed", "1"]
-_CORE = [
-    "tests/transport/test_shm.py", "tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py",
-    "tests/engine/test_not_finite.py", "tests/engine/test_table.py", "tests/engine/test_hierarchical.py",
+SIMULATOR = "native/sim/simulate"
+_NUMBERS = ["tests/transport/test_arithmetic.py", "tests/transport/test_kernels.py", "tests/engine/test_not_finite.py"]
+_TABLE = [
+    "tests/transport/test_shm.py", "tests/engine/test_table.py", "tests/engine/test_table_join.py",
+    "tests/engine/test_table_input.py", "tests/engine/test_table_life.py", "tests/engine/test_table_groups.py",
 ]  # fmt: skip
+_SEEN = ["tests/engine/test_snapshot.py", "tests/engine/test_stall.py", "tests/engine/test_timeline.py"]
+_SANITIZED = ["tests/native/test_sanitizers.py", "-k", "address and not planted"]
+_HOSTS = ["tests/engine/test_hierarchical.py", "tests/transport/test_preload.py"]
 _SUBJECTS = {
     "native": "allreduce or gather or order or joining or mistakes or lifecycle",
     "engine": "allreduce or gather or order or joining or mistakes or lifecycle",
     "torch": "optimizer or gradients or guards or summary or sync_batch_norm or compression or objects",
+    "guards": "guards or optimizer_guarded",
     "ops": "objects or host or allreduce or gather or mistakes",
 }
 # Files that no test mirrors by name, or that others reach as well.
@@ -36,6 +41,7 @@ _MORE = {
     "engine/process_set.py": ["tests/engine/test_session.py"],
     "engine/request.py": ["tests/engine/test_table.py", "tests/engine/test_agree.py"],
     "engine/table.py": ["tests/engine/test_stall.py"],
+    "engine/tablefault.py": [*_TABLE, "tests/engine/test_explain.py"],
     "engine/tableview.py": ["tests/engine/test_table.py", "tests/engine/test_stall.py"],
     "ops/numbering.py": ["tests/torch/test_numbering.py"],
     "ops/started.py": ["tests/ops/test_host.py"],
@@ -55,6 +61,7 @@ _MORE = {
 _DEATHS = ["tests/chaos/test_kill.py", "-k", "shm"]
 _DIES = ("circle", "hub", "monitor", "session", "table")  # of the engine: what a death goes through
 _CALLS = ("adapter", "autograd", "collectives", "functions", "submit")  # of torch: what every collective goes through
+_GUARDED = ("alone", "bucket", "guard", "reducer")
 _BY_MESSAGES = ("agree", "carry", "circle", "hub", "line", "negotiate", "talk")
 
 
@@ -71,16 +78,24 @@ def files(tree: Tree, language: str) -> list[str]:
 def stages(tree: Tree, file: str) -> list[list[str]]:
     """What to run, one after the other until something is red: arguments of pytest, or the simulator's command."""
     if file.startswith("native/"):
-        simulator = [SIMULATOR] if (tree.root / SIMULATOR[0]).exists() else []
-        return [*simulator, _CORE, _multi("shm-3", "native"), _DEATHS]
+        briefly, longer = ([[SIMULATOR, "--seconds", *more]] for more in (("5", "--seed", "1"), ("20", "--seed", "2")))
+        name = PurePosixPath(file).name
+        mine = [_NUMBERS] if name in ("kernels.c", "finite.c") else briefly
+        mine += [_SEEN] if name == "report.c" else []
+        then = [_TABLE, *longer, _NUMBERS, _SEEN, _multi("shm-3", "native"), _SANITIZED, _DEATHS, _HOSTS]
+        return [*mine, *(stage for stage in then if stage not in mine)]
     path = PurePosixPath(file).relative_to("src/hora")
     package = path.parts[0]
-    mirrored = PurePosixPath("tests", path.parent, f"test_{path.name}").as_posix()
-    units = [name for name in (mirrored, *_MORE.get(path.as_posix(), [])) if (tree.root / name).exists()]
+    folder = tree.root / "tests" / path.parent
+    mirrored = [*folder.glob(f"test_{path.stem}.py"), *sorted(folder.glob(f"test_{path.stem}_*.py"))]
+    units = [test.relative_to(tree.root).as_posix() for test in mirrored]
+    units += [name for name in _MORE.get(path.as_posix(), []) if name not in units]
     first = [*(units or [f"tests/{package}"]), file]  # a file's own examples are tests too
     layout = "gloo-3" if path.stem in _BY_MESSAGES else "shm-4" if path.stem == "hierarchical" else "shm-2"
     subject = "engine" if package == "torch" and path.stem in _CALLS else package
     several = [_multi(layout, subject)] if subject in _SUBJECTS else []
+    if package == "torch" and path.stem in _GUARDED:  # without shared memory it is the guard that looks at gradients
+        several.append(_multi("gloo-2", "guards"))
     return [first, *several, *([_DEATHS] if package == "engine" and path.stem in _DIES else [])]
 
 

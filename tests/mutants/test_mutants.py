@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,8 @@ def test_clip():
 def test_bugs_are_found_survive_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout, results = tmp_path / "checkout", tmp_path / "results.jsonl"
     (checkout / "src").mkdir(parents=True)
-    (checkout / "tests").mkdir()
+    (checkout / "tests" / "mutants").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "mutants" / "calls.py", checkout / "tests" / "mutants")
     (checkout / "src" / "clip.py").write_text(SOURCE)
     (checkout / "tests" / "test_clip.py").write_text(TEST)
     (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\nmarkers = ['long']\npythonpath = ['src']\n")
@@ -111,7 +113,8 @@ def test_bugs_are_found_survive_or_hang(tmp_path: Path, monkeypatch: pytest.Monk
     assert outcomes == {"< -> <=": "found", "if negated": "found", "1 -> 0": "by timeout", "returns None": "found"}
     assert (checkout / "src" / "clip.py").read_text() == SOURCE == (tree.root / "src" / "clip.py").read_text()
 
-    (tree.root / "tests" / "test_clip.py").write_text("def test_nothing(): pass\n")
+    bench = Bench(tree, 3.0)
+    (tree.root / "tests" / "test_clip.py").write_text("from clip import clip\ndef test_nothing(): clip(0)\n")
     known = {result["id"]: result for result in told}
     assert list(run([m for m in mutants if m.id in known], 4, bench, results, known)) == told  # not run again
     (survivor,) = run([m for m in mutants if m.what == "statement dropped"], 1, bench, results, known)

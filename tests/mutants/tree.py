@@ -4,6 +4,7 @@ touched, and nothing that a mutant has started outlives it."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -13,9 +14,9 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.native.simulator import NotBuilt
+from tests.native.simulator import NotBuilt, build_core
 from tests.native.simulator import build as build_simulator
 
 __all__ = ["Ran", "Tree"]
@@ -27,12 +28,14 @@ _MARK = "HORA_MUTANT"
 
 
 class Ran(NamedTuple):
-    """``red``: a test failed; ``late``: there was no end. ``by`` is the first test that failed, or what was run."""
+    """``red``: a test failed; ``late``: there was no end. ``by`` is the first test that failed, or what was run.
+    ``test`` is how to run that test alone, if it is one."""
 
     red: bool
     late: bool
     by: str
     seconds: float
+    test: str = ""
     said: str = ""
 
 
@@ -43,6 +46,7 @@ class Tree:
         self.root = root
         self._mark = f"{_MARK}={uuid.uuid4().hex}"
         self._stamp = 1_000_000_000
+        self._objects = root / "objects"
         for name in _PARTS:
             here = checkout / name
             if here.is_dir():
@@ -57,34 +61,27 @@ class Tree:
         path.write_text(text)
         os.utime(path, (self._stamp, self._stamp))
 
-    def put_core(self, library: bytes) -> None:
-        """Put a compiled core in its place, which somebody may have loaded the last one from."""
-        core = self.root / _CORE
-        core.unlink(missing_ok=True)
-        core.write_bytes(library)
-        core.chmod(0o755)
-
     def build(self) -> bytes | None:
         """Compile the C core, and the simulator with it; the core's bytes, or None if it does not compile."""
         core, simulator = self.root / _CORE, self.root / "native" / "sim" / "simulate"
         core.unlink(missing_ok=True)
         simulator.unlink(missing_ok=True)
-        command = [sys.executable, "setup.py", "build_core", "--inplace"]
-        done = self._start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, HORA_BUILD_CORE="require")
-        if done.wait(600) or not core.exists():
+        try:
+            build_core(self.root / "native", core, self._objects)
+        except NotBuilt:
             return None
         with contextlib.suppress(NotBuilt):  # then tests alone have to find the bug
-            build_simulator(self.root / "native", simulator)
+            build_simulator(self.root / "native", simulator, self._objects)
         return core.read_bytes()
 
-    def run(self, stage: list[str], bound_s: float) -> Ran:
+    def run(self, stage: list[str], bound_s: float, **more: str) -> Ran:
         """Run a stage of ``reach``: pytest to its first failure, or a command of ours."""
         pytest = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-m", "not long"]
         command = [str(self.root / stage[0]), *stage[1:]] if "/sim/" in stage[0] else [*pytest, *stage]
         began = time.monotonic()
         log = self.root / "output.txt"
         with log.open("w") as output:
-            process = self._start(command, stdout=output, stderr=subprocess.STDOUT)
+            process = self._start(command, stdout=output, stderr=subprocess.STDOUT, **more)
             try:
                 code: int | None = process.wait(bound_s)
             except subprocess.TimeoutExpired:
@@ -97,7 +94,15 @@ class Tree:
             "no end" if code is None else f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         )
         by = failed[1] if failed else f"{stage[0]}: {ended}"
-        return Ran(code != 0, code is None, by, time.monotonic() - began, said)
+        test = failed[1] if failed and failed[1].count("[") == failed[1].count("]") else by.partition("[")[0]
+        return Ran(code != 0, code is None, by, time.monotonic() - began, test if failed else "", said)
+
+    def calls(self, file: str) -> list[dict[str, Any]]:
+        """What each test of a file calls of ours, and how long it takes; see ``calls.py``."""
+        noted = self.root / "calls.jsonl"
+        noted.write_text("")
+        self.run([file, "-p", "tests.mutants.calls", "--maxfail=99"], 600, HORA_MUTANT_CALLS=str(noted))
+        return [json.loads(line) for line in noted.read_text().splitlines()]
 
     def _start(self, command: list[str], *, stdout: object, stderr: object, **more: str) -> subprocess.Popen[bytes]:
         name, _, value = self._mark.partition("=")

@@ -5,14 +5,18 @@ The same programs also run on real threads, without the scheduler, under a sanit
 
 from __future__ import annotations
 
+import hashlib
 import os
+import runpy
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
+_PROGRAMS = ("model.c", "program.c")
 _COMMON = ("-g", "-std=gnu11", "-fno-pie", "-ffp-contract=off")
 # The compiler calls the simulator at every atomic step and access to memory of the core, in place of its own sanitizer.
 _LIBRARIES = ("-lpthread", "-ldl", "-lm")
@@ -23,28 +27,51 @@ class NotBuilt(Exception):
     """The sources do not compile."""
 
 
-def build(native: Path, output: Path) -> None:
-    """Compile the simulator with the core's sources in ``native``."""
-    with tempfile.TemporaryDirectory() as scratch:
+def build(native: Path, output: Path, kept: Path | None = None) -> None:
+    """Compile the simulator with the core's sources in ``native``. ``kept``: a folder with what was compiled before."""
+    ours = [NATIVE / "sim" / name for name in (*_PROGRAMS, "simulate.c")]
+    seam = [*_COMMON, *_SEAM, str(NATIVE / "sim" / "seam.h")]
+    wanted = [(source, seam) for source in sorted(native.glob("*.c"))]
+    wanted += [(source, [*_COMMON, "-O2", "-DHORA_SIMULATED"]) for source in ours]
+    _build(native, wanted, ["-g", "-no-pie"], _LIBRARIES, output, kept)
 
-        def compile_one(source: Path) -> Path:
-            made = Path(scratch) / f"{source.parent.name}-{source.stem}.o"
-            if source.parent.name == "sim":
-                flags = ["-O2", "-DHORA_SIMULATED"]
-            else:
-                flags = [*_SEAM, str(NATIVE / "sim" / "seam.h")]
-            _run([*_compiler(), *_COMMON, *flags, f"-I{native}", "-c", str(source), "-o", str(made)])
+
+def build_core(native: Path, output: Path, kept: Path) -> None:
+    """Compile the core as setup.py does, but of what was compiled before only what has changed."""
+    setup = runpy.run_path(str(NATIVE.parent / "setup.py"))
+    flags = [flag for flag in setup["COMPILE_FLAGS"] if flag != "-shared"]
+    wanted = [(source, flags) for source in sorted(native.glob("*.c"))]
+    _build(native, wanted, setup["COMPILE_FLAGS"], setup["LIBRARIES"], output, kept)
+
+
+def _build(
+    native: Path,
+    wanted: Sequence[tuple[Path, Sequence[str]]],
+    link: Sequence[str],
+    libraries: Sequence[str],
+    output: Path,
+    kept: Path | None,
+) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = kept or Path(scratch)
+        folder.mkdir(exist_ok=True)
+        headers = b"".join(path.read_bytes() for path in sorted([*native.glob("*.h"), *(NATIVE / "sim").glob("*.h")]))
+
+        def compile_one(source: Path, flags: Sequence[str]) -> Path:
+            of = hashlib.sha1(repr((source.name, flags)).encode() + headers + source.read_bytes()).hexdigest()
+            made = folder / f"{of}.o"
+            if not made.exists():
+                _run([*_compiler(), *flags, f"-I{native}", "-c", str(source), "-o", str(made)])
             return made
 
-        sources = [*sorted(native.glob("*.c")), NATIVE / "sim" / "program.c", NATIVE / "sim" / "simulate.c"]
         with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(compile_one, sources))
-        _run([*_compiler(), "-g", "-no-pie", *map(str, objects), "-o", str(output), *_LIBRARIES])
+            objects = list(pool.map(lambda one: compile_one(*one), wanted))
+        _run([*_compiler(), *link, *map(str, objects), "-o", str(output), *libraries])
 
 
 def build_stress(native: Path, output: Path, sanitizer: str) -> None:
     """Compile the simulator's programs for real threads, with a sanitizer that ends them at what it finds."""
-    sources = [*sorted(native.glob("*.c")), NATIVE / "sim" / "program.c", NATIVE / "sim" / "stress.c"]
+    sources = [*sorted(native.glob("*.c")), *(NATIVE / "sim" / name for name in (*_PROGRAMS, "stress.c"))]
     flags = ["-O1", "-DHORA_SIMULATED", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{native}"]
     one_mapping = ["-Wl,--wrap=hora_map", "-Wl,--wrap=hora_unmap"]
     _run(

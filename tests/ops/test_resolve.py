@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.errors import UnsupportedError, UsageError
-from hora.ops.resolve import Reduction, check_rows, equal_splits, reduction, scattered_rows, splits_of
+from hora.ops.resolve import Reduction, check_rows, equal_splits, predivided, reduction, scattered_rows, splits_of
 from hora.ops.table import FUNCTIONS
 from hora.transport.base import DType, ReduceOp
 
@@ -106,3 +106,11 @@ def test_scalars_have_no_rows() -> None:
     check_rows("allgather", (0,))
     with pytest.raises(UsageError, match=r"allgather of a 0-d tensor.*reshape\(1\)"):
         check_rows("allgather", ())
+
+
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.ADASUM, ReduceOp.MIN])
+def test_only_an_average_can_be_divided_before_its_sum(op: ReduceOp) -> None:
+    assert predivided(op, 1.0, 4) == Reduction(op)
+    with pytest.raises(UsageError, match="not supported with op != Average"):
+        predivided(op, 2.0, 4)
+    assert predivided(ReduceOp.AVERAGE, 1.0, 4) == Reduction(ReduceOp.AVERAGE)

@@ -12,6 +12,7 @@ import hora.torch as hvd
 from hora.engine import session
 from hora.errors import UsageError
 from hora.ops.resolve import Reduction
+from hora.torch import repeat
 from hora.torch.alone import DENSE, NOTHING, SPARSE, Answer, RollCall, Terms, refuse_mixed, send, stand_in
 from hora.torch.bucket import Entry
 from hora.transport.base import ReduceOp
@@ -138,3 +139,23 @@ def test_mixed_kinds_are_refused() -> None:
         UsageError, match=r"the gradient of p is sparse on 1 ranks and dense on 2.*sparse_as_dense=True"
     ):
         refuse_mixed(entry_of(torch.ones(1)), Answer(2, 1, 1, False, True))
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_what_is_begun_again_under_its_name_is_known(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first call had to find out, the others do not; each is carried out once."""
+    tensor, kept, remember = torch.empty(count), list[str](), repeat.remember
+
+    def note(tensor: torch.Tensor, call: repeat.Call, *more: Any) -> None:
+        kept.append(call[0])
+        remember(tensor, call, *more)
+
+    monkeypatch.setattr(repeat, "remember", note)
+    for step in range(4):
+        version = tensor.fill_(step + 1)._version
+        begun = hvd.allreduce_async_(tensor, name="begun again", op=hvd.Sum, postscale_factor=2.0)
+        assert hvd.synchronize(begun) is tensor
+        assert torch.equal(tensor, torch.full((count,), 2.0 * (step + 1))) and tensor._version > version
+        hvd.allreduce_(tensor, name="carried out again", op=hvd.Sum, postscale_factor=2.0)
+        assert torch.equal(tensor, torch.full((count,), 4.0 * (step + 1)))
+    assert kept == ["begun again", "carried out again"]

@@ -14,6 +14,7 @@ import torch
 
 import hora.torch as hvd
 from hora.errors import NotInitializedError, UsageError
+from hora.torch.bucket import REPLICAS
 from hora.torch.optimizer import _groups
 from hora.torch.reducer import Reducer
 from hora.transport.base import ReduceOp
@@ -232,3 +233,26 @@ def test_a_failed_step_can_be_followed_by_another(model: torch.nn.Module, monkey
     reducing.finish()
     assert model[0].weight.grad is not None and not reducing.touched  # type: ignore[index, union-attr]
     reducing.close()
+
+
+def test_groups_that_are_put_in_place_of_others_are_its_groups(model: torch.nn.Module) -> None:
+    optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+    groups = [{**group, "lr": 0.5} for group in optimizer.param_groups]
+    optimizer.param_groups = groups
+    assert optimizer.param_groups is groups
+    state = optimizer.state_dict()
+    state["param_groups"][0]["lr"] = 0.25
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+@pytest.mark.parametrize(("steps", "told"), [(1, 1), (10, 10), (19, 20), (31, 30)])
+def test_replicas_are_compared_at_a_step_that_all_ranks_call_the_same(steps: int, told: int) -> None:
+    """Ranks that joined earlier have counted fewer."""
+    seen = list[int]()
+    guard = SimpleNamespace(every=10, check_replicas=lambda named, step: seen.append(step))
+    reducer = Reducer.__new__(Reducer)
+    reducer._steps, reducer._guard, reducer._asked = steps - 1, guard, REPLICAS  # type: ignore[assignment]
+    reducer._entries, reducer._is_first = [], False
+    reducer.after_step()
+    assert seen == [told]

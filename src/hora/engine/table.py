@@ -148,7 +148,9 @@ class TableBackend:
                 _log.warning(
                     "THREAD_AFFINITY: the background thread cannot run on processor %d: %s", cpu, os.strerror(error)
                 )
-        lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids))
+        if error := lib.watch(self._core, (ctypes.c_int32 * len(pids))(*pids)):
+            lib.close(self._core)
+            raise OSError(error, os.strerror(error))
         self._faults = Faults(lib, self._core, rank, self.peers)
         self._plans: dict[tuple[int, int], tuple[Request, int]] = {}
         self._planned: dict[int, Request] = {}  # by the core's number
@@ -168,8 +170,8 @@ class TableBackend:
         plans = [self.plan(request, slice(at, at + most)) for at in starts]  # all of them, before peers hear of any
         parts: list[TableTicket] = []
         try:
-            # The first part last: when its round is over, everybody has submitted all parts, so that none which failed
-            # with it is still to come and would meet the next operation of this name.
+            # The first part last: when its round is over, everybody has submitted all parts. If it fails, all fail with
+            # it in the same moment, and none is still to come that would meet the next operation of this name.
             for at, plan in zip(reversed(starts), reversed(plans), strict=True):
                 parts.insert(0, self._submit(request, plan, inputs[at : at + most], outputs[at : at + most]))
         except BaseException:
@@ -240,8 +242,8 @@ class TableBackend:
     def _let_go(self, parts: Sequence[TableTicket], withdraw: bool) -> None:
         """Nobody here will wait for these; they go on without us, or fail on all ranks if they are withdrawn."""
         for part in parts:
-            if withdraw:
-                self._lib.withdraw(self._core, part.number)
+            while withdraw and self._lib.withdraw(self._core, part.number) == _PENDING:
+                pass
             self._abandoned.append(part)
             self._lib.release(self._core, part.number)
 
@@ -323,11 +325,12 @@ class TableBackend:
         return number
 
     def _make_plan(self, request: Request, part: slice | None = None) -> int:
-        """Each part is an operation of its own, that says of itself what the whole request says."""
-        named = (request.name, request.members, part.start) if part and part.start else (request.name, request.members)
-        identity = hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=16).digest()
+        """Each part is an operation of its own, that says of itself what the whole request says. The core knows parts
+        that fail together by the second half of their key."""
+        key0, key1 = _key(request.name, request.members)
+        if part and part.start:
+            key0, key1 = _key(request.name, request.members, part.start)[0], key0
         segments = request.segments[part] if part else request.segments
-        key0, key1 = struct.unpack("<QQ", identity)
         line = int.from_bytes(hashlib.blake2b(request.line.encode(), digest_size=8).digest(), "little")
         fingerprint = request.fingerprint()
         if self._settings.strict and not request.named:
@@ -491,6 +494,12 @@ class TableBackend:
             self._abandoned.clear()
             if self._line is not None:
                 self._line.unsubscribe()
+
+
+def _key(*named: object) -> tuple[int, int]:
+    """What the table knows an operation by."""
+    key0, key1 = struct.unpack("<QQ", hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=16).digest())
+    return key0, key1
 
 
 def _adopt(free: Any, address: int, nbytes: int) -> Any:

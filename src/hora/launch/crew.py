@@ -41,7 +41,8 @@ def environment_of(
 
 
 class Crew:
-    """The workers of one share. ``on_pipe(rank, stream, fd)`` takes over their pipes."""
+    """The workers of one share. ``on_pipe(rank, stream, fd)`` takes over their pipes; ``on_end(rank, how)`` hears of an
+    end before anything else is done about it."""
 
     def __init__(
         self,
@@ -53,9 +54,10 @@ class Crew:
         threads: int | None = None,
         bind: bool = True,
         say: Callable[[str], None] = lambda line: None,
+        on_end: Callable[[int, str], None] = lambda rank, how: None,
     ) -> None:
         self._share, self._selector, self._on_pipe = share, selector, on_pipe
-        self._base, self._threads, self._bind, self._say = base, threads, bind, say
+        self._base, self._threads, self._bind, self._say, self._on_end = base, threads, bind, say, on_end
         self._oom_kills = failure.out_of_memory_kills()
         self._guardian: local.Guardian | None = None
         self.processes: dict[int, local.Process] = {}
@@ -125,7 +127,7 @@ class Crew:
         """Those that have ended since this was asked last; and see that they are guarded."""
         endings = []
         for rank, process in self.running().items():
-            returncode = process.poll()
+            returncode = process.poll(lambda code, rank=rank: self._on_end(rank, failure.how_it_ended(code)))  # type: ignore[misc]
             if returncode is not None:
                 self._unwatch(process.handle)
                 process.close()

@@ -66,6 +66,7 @@ class _Site:
             threads=job.threads_per_worker,
             bind=job.bind,
             say=job.say,
+            on_end=self._tell_hub,
         )
 
     def start(self) -> None:
@@ -88,6 +89,10 @@ class _Site:
         self.hub = Hub(len(self._sockets), host=self._job.plan.workers[0].host)
         for rank in list(self._sockets):
             self.hub.add_worker(rank, self._sockets.pop(rank))
+
+    def _tell_hub(self, rank: int, how: str) -> None:
+        if self.hub is not None:
+            self.hub.worker_exited(rank, how)
 
     def step(self) -> list[failure.Ending]:
         endings = self._crew.reap()

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from hora.config import env
@@ -74,9 +74,13 @@ class Process:
         """The reading ends of stdout and stderr; the caller owns them from now on."""
         return _detach(self._popen.stdout), _detach(self._popen.stderr)
 
-    def poll(self) -> int | None:
-        """Reap it if it has ended, keeping what it used."""
-        if self._popen.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+    def poll(self, on_end: Callable[[int], None] = lambda code: None) -> int | None:
+        """Reap it if it has ended, keeping what it used. ``on_end`` is told how it ended before that: reaping was seen
+        to take more than half a second, and the other workers wait to be told."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        if end := os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            on_end(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)
             # What it leaves in its group ends with it, and now: once it is reaped, the number may become another's.
             self._send_group(signal.SIGTERM)
             _, status, self.usage = os.wait4(self.pid, 0)
