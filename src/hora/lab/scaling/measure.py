@@ -20,7 +20,7 @@ from hora.lab.throughput.pool import Pool, plain, ratio
 from hora.lab.throughput.room import Room, cores, physical_cores, workers_per_host
 from hora.lab.timeline import report
 from hora.lab.timeline.words import share_text
-from hora.lab.trial import Outcome, Trial, turns
+from hora.lab.trial import SPEED_ONLY, Outcome, Trial, turns
 from hora.launch.hosts import parse_hosts
 from hora.workloads import options_of
 from hora.workloads.turns import MODES
@@ -105,8 +105,8 @@ def _without_saving(job: Job) -> Job:
 def _pausing(job: Job, point: Point) -> Trial:
     """A run that is short, but validates and saves as the user's would."""
     trial = msgspec.structs.replace(job, steps=PAUSE_STEPS).trial(point, 0)
-    options = {name: value for name, value in trial.options.items() if name != "save_every"}
-    options |= {name: value for name, value in job.options.items() if name == "save_every"}
+    options = {name: value for name, value in trial.options.items() if name not in SPEED_ONLY} | dict(job.options)
+    options["batch"] = point.batch
     return msgspec.structs.replace(trial, name=trial.name.replace(f"-{point.transport}-", "-pauses-"), options=options)
 
 
