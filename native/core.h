@@ -35,7 +35,7 @@
 #include <stdint.h>
 
 #define HORA_MAGIC 0x61726f48u /* "Hora" */
-#define HORA_ABI 4
+#define HORA_ABI 5
 
 enum kind { ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER };
 enum reduce_op { AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT };
@@ -61,6 +61,7 @@ enum rank_state { ABSENT, LIVE, GONE_CLEAN, DEAD };
 enum {
     MAX_RANKS = 256,
     MAX_WAITS = 16,
+    MAX_HOSTS = MAX_RANKS,
     SLOTS = 3, /* slots a rank: one being filled, one being summed, one being read */
     DESCRIPTION_BYTES = 3072,
     FAILURES = 256,
@@ -106,16 +107,30 @@ struct header {
     uint32_t magic, abi, size, generation;
     uint64_t segment_bytes, arena_bytes;
     uint32_t entry_count;
-    uint64_t at_ranks, at_sets, at_failures, at_entries, entry_bytes, at_index, at_schedule, at_slots, at_arenas;
+    uint32_t here; /* ranks on this host */
+    uint32_t hosts, host, leader; /* how many, which this is, and the lowest rank here, which speaks for it */
+    uint32_t inline_bytes;        /* payload that rides with an arrival; less where many ranks are on several hosts */
+    uint16_t host_of[MAX_RANKS];
+    uint64_t at_ranks, at_sets, at_failures, at_entries, entry_bytes, at_index, at_schedule, at_posts, at_slots, at_arenas;
     LINE word abort;              /* first dead rank + 1 */
     LINE word lock;               /* 0 if free, else 1 + the rank that holds it, with WANTED if another sleeps for it */
     LINE word bell; word sleepers; /* rung whenever anything changes that somebody may wait for */
     LINE uint64_t used_entries, hand, next_stamp, failure_count;
     _Atomic uint64_t progress;
     _Atomic uint64_t join_round;  /* rounds of join() that all ranks have joined */
+    uint32_t quiet;               /* this round of join() needs nothing more of this host */
     word joined_count, last_joined[2]; /* last_joined: by the round's parity */
+    uint64_t post_tail, post_head; /* what the leader has yet to tell the other hosts: guarded by the lock */
+    word posted;                   /* it has been woken for that */
+    word door_open;                /* it listens, at */
+    char door[32];                 /* an abstract Unix socket */
+    uint64_t join_told[MAX_RANKS / 64]; /* the other hosts know that it has joined */
     uint64_t joined[MAX_RANKS / 64], joined_active[MAX_RANKS / 64]; /* active: the average is to be over active ranks */
 };
+
+/* What a host has to say to the others; see hosts.c. */
+enum post_kind { POST_ARRIVED, POST_JOINED, POST_QUIET, POST_LEFT, POST_FAILED };
+struct post { uint32_t what, entry; uint64_t stamp, round, value; };
 
 struct wait { word entry; _Atomic uint64_t stamp; word used; }; /* used: thread id of the waiter, 0 if free */
 
@@ -133,6 +148,7 @@ struct rank {
     word executor_wanted;       /* operations are in flight and none of its threads waits: its executor has to act */
     word executor_asleep, executor_bell;
     char status[STATUS_BYTES];  /* how it ended, in words */
+    char lost[STATUS_BYTES];    /* what the connection to its host said, if that broke */
     char text[TEXT_BYTES];      /* its last exception */
     LINE struct meeting meeting[2]; /* by the barrier's parity */
     int64_t scratch_at;         /* Adasum's workspace in its arena */
@@ -147,6 +163,9 @@ struct set {
     uint32_t count;
     uint16_t members[MAX_RANKS];   /* ascending */
     int16_t position[MAX_RANKS];   /* of a rank among the members, or -1 */
+    uint64_t key;                  /* the same on all hosts */
+    uint32_t abroad, here_count;   /* whether members are on several hosts; how many are on this one */
+    uint16_t here[MAX_RANKS];      /* which, ascending */
 };
 
 struct failure {
@@ -165,7 +184,8 @@ struct arrival {
     uint64_t round;         /* the last round this rank arrived at, + 1: entry.round + 1 while it is in the open one */
     _Atomic uint64_t taken; /* the last round it is through with, + 1 */
     uint32_t unnamed, inlined; /* inlined: its payload rides along */
-    int64_t arena_at; /* where its buffer lies in its arena if it is to be reduced in place, else -1 */
+    int64_t arena_at; /* where its buffer lies in its arena if it is to be reduced in place, or was put there; else -1 */
+    uint32_t payload_bytes; /* if inlined */
     _Atomic uint64_t time_ns;
     uint64_t plan;
     uint32_t description_length, meta_count;
@@ -177,7 +197,8 @@ struct arrival {
 struct task {
     uint64_t fingerprint, bytes;
     uint32_t kind, op, segment_count;
-    int32_t root;
+    int32_t root, wire;
+    uint32_t reduces;
     double prescale, postscale;
     struct shape segments[MAX_SEGMENTS];
 };
@@ -189,6 +210,7 @@ struct entry {
     uint32_t arrived;
     uint32_t next_in_bucket; /* index + 1 */
     uint32_t recent;         /* used since the hand last came by */
+    uint32_t told;           /* the other hosts know that all of this host have arrived; only they can close the round */
     LINE _Atomic uint64_t round; /* rounds closed */
     _Atomic uint64_t finished; /* members that are through with a round, summed over rounds */
     uint64_t finished_wanted;  /* what that will be when everybody is through with the closed rounds */
@@ -198,6 +220,10 @@ struct entry {
     uint64_t note[2]; /* serial + 1 */
     uint32_t average_active[2];
     word shares[2]; /* summed in place, of as many as there are members */
+    /* of an operation that went over hosts: the data is here; where, in the leader's arena; who has taken it */
+    word arrived_data[2], takers[2];
+    word taking[2]; /* of how many */
+    int64_t result_at[2];
     uint64_t contributors[2][MAX_RANKS / 64];
     uint64_t first_arrival_ns;
     uint32_t batch_formed, batch_next; /* index + 1 of what is carried out together with this */
@@ -209,7 +235,7 @@ struct entry {
     /* then: struct arrival[size]; then payload [2][size][INLINE_BYTES] */
 };
 
-struct scheduled { uint64_t round; uint32_t entry, done; };
+struct scheduled { uint64_t round; uint32_t entry, done, taking; }; /* taking: what came from other hosts */
 
 /* A piece of a tensor's memory, null on a rank that has joined; and which segment of which operation it is. */
 struct piece { char *in, *out; uint64_t bytes; const struct scheduled *of; uint32_t segment; };
@@ -221,16 +247,18 @@ enum trace { TRACE_SUBMITTED, TRACE_ARRIVED, TRACE_AGREED, TRACE_BEGIN, TRACE_EN
 struct plan {
     uint64_t serial, key[2], fingerprint, line, stamp;
     uint32_t number, entry, set, kind, op, segment_count, unnamed, description_length;
-    int32_t root;
+    int32_t root, wire; /* wire: the type that float32 is rounded to between hosts, or -1 */
     double prescale, postscale;
     uint64_t bytes, packed_bytes; /* packed: each segment rounded up to 8 */
     struct shape *segments;
     char *description;
     uint32_t users; /* tickets in flight */
-    bool dropped;
+    bool dropped, reduces;
     struct core *core;
     struct ticket *own; /* for hora_again: used only by it, so that it takes no lock of this process's */
     struct plan *next_kept;
+    _Atomic(char *) spare; /* where it was staged last: its pages are there already */
+    uint64_t spare_bytes;
 };
 
 /* DROPPED is a bit on top of WAITING or BUSY: nobody will ask for it, so whoever finishes it frees it. */
@@ -248,6 +276,10 @@ struct ticket {
     char *one_in, *one_out;
     int64_t *meta;
     uint32_t meta_count;
+    uint32_t abroad; /* goes over hosts */
+    uint64_t staged_bytes;
+    char *staged;    /* a copy of what it brings, in the arena, for the leader to send */
+    word took;       /* has taken what came, and waits until all of the host have */
     /* allgather, alltoall: memory for Python to take over, and the bytes from each member, per segment */
     char **memory;
     int64_t *received;
@@ -260,6 +292,9 @@ struct core {
     char *base;
     int rank, size;
     uint64_t identity;      /* no two in a process have the same */
+    bool post_wanted;       /* under the lock: wake the leader when it is let go */
+    int door;               /* the socket to wake it by */
+    struct link *link;      /* to the other hosts, if this is the leader */
     bool ring_wanted;       /* under the lock: ring when it is let go, so that nobody wakes only to find it taken */
     uint64_t executors_wanted[MAX_RANKS / 64];
     uint64_t spin_ns, cycle_ns, fusion_bytes, cache_capacity;
@@ -304,10 +339,13 @@ static inline struct entry *entry_at(struct core *c, uint32_t e) {
     return (struct entry *)(c->base + c->header->at_entries + (uint64_t)e * c->header->entry_bytes);
 }
 static inline struct arrival *arrival_at(struct entry *e, int r) { return (struct arrival *)(e + 1) + r; }
+static inline struct post *post_at(struct core *c, uint64_t n) {
+    return (struct post *)(c->base + c->header->at_posts) + n % (2 * c->header->entry_count + 4 * MAX_RANKS);
+}
 static inline struct task *task_of(struct entry *e, uint64_t round) { return &e->task[round & 1]; }
 /* What rides with an arrival: the meta numbers, then the data. */
 static inline char *payload_at(struct core *c, struct entry *e, uint64_t round, int r) {
-    return (char *)arrival_at(e, c->size) + ((round & 1) * (uint64_t)c->size + (uint64_t)r) * INLINE_BYTES;
+    return (char *)arrival_at(e, c->size) + ((round & 1) * (uint64_t)c->size + (uint64_t)r) * c->header->inline_bytes;
 }
 static inline struct scheduled *schedule_at(struct core *c, int r, uint64_t position) {
     uint64_t room = c->header->entry_count;
@@ -331,6 +369,7 @@ uint64_t failure_bytes(int size);
 uint64_t now_ns(void);
 void *arena_alloc(struct core *c, uint64_t bytes);
 void arena_free(struct core *c, void *memory);
+void arena_give(struct core *c, void *memory);
 void arena_close(struct core *c);
 int64_t arena_offset(struct core *c, const void *memory, uint64_t bytes);
 
@@ -352,8 +391,10 @@ void futex_wait(word *w, uint32_t value, uint64_t timeout_ns, bool shared);
 /* table.c */
 int arrive(struct core *c, struct ticket *t);
 void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text);
+void fail_everywhere(struct core *c, struct entry *e, enum failure_code code, const char *text);
 bool close_ready(struct core *c);
-void leave_table(struct core *c);
+bool has_untold(struct core *c, int rank);
+void leave_table(struct core *c, int gone);
 uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place);
 int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks);
 
@@ -362,6 +403,24 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count);
 bool reduced_in_place(struct core *c, struct entry *e, uint64_t round);
 bool round_over(struct core *c, struct ticket *t);
 void harvest(struct core *c, struct ticket *t);
+
+/* hosts.c: what this host tells the others, under the lock */
+void post(struct core *c, enum post_kind what, uint32_t entry, uint64_t value);
+void wake_leader(struct core *c);
+void close_abroad(struct core *c, uint32_t i, uint64_t failure, uint64_t note, bool average_active, bool inlined);
+uint64_t record(struct core *c, struct entry *e, enum failure_code code, const char *text);
+
+/* carry.c: data between hosts */
+bool stage(struct core *c, struct ticket *t);
+void unstage(struct core *c, struct ticket *t);
+int take_abroad(struct core *c, struct ticket *t, struct entry *e);
+int sum_here(struct core *c, const struct scheduled *item);
+int take_here(struct core *c, const struct scheduled *item);
+void schedule_taking(struct core *c, uint32_t i, uint64_t round);
+bool reduces(const struct plan *p); /* between hosts: sums travel, not inputs */
+void stop_link(struct core *c);
+bool leader_gone(struct core *c);
+bool serve_link(struct core *c); /* a leader's thread that waits serves the connections; whether anything happened */
 
 /* kernels.c */
 extern const uint8_t item_bytes[DTYPES];
@@ -392,8 +451,11 @@ void free_plan(struct core *c, struct plan *p);
 int drive(struct core *c, bool only_in_place);
 void end_driving(struct core *c, int done, uint32_t own_helpers);
 void *executor(void *core);
+void settle_all(struct core *c);
 
 /* life.c */
+void end_all(struct core *c, int rank, const char *status);
+bool start_thread(pthread_t *thread, void *(*body)(void *), void *argument, const char *name);
 struct core *begin_visit(struct core *c);
 void end_visit(struct core **c);
 /* First in every call from Python: hora_close waits for it, and it does nothing once that has begun. */

@@ -11,13 +11,14 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "link.h"
 
 /* ---- plans ---- */
 
 static bool is_plan(struct core *c, int64_t plan) { return plan >= 0 && plan < c->plan_count && c->plans[plan]; }
 
 int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kind, int op, int root, double prescale,
-                  double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int segment_count,
+                  double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int wire, int segment_count,
                   const uint64_t *segments, const char *description, int description_length) {
     VISIT(c, -CLOSED);
     if (segment_count < 0 || segment_count > MAX_SEGMENTS || description_length > DESCRIPTION_BYTES) return -TOO_MANY;
@@ -28,7 +29,7 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
     if (!p) return -FULL;
     *p = (struct plan){.key = {key0, key1}, .fingerprint = fingerprint, .line = line, .set = (uint32_t)set,
                        .kind = (uint32_t)kind, .op = (uint32_t)op, .root = root, .prescale = prescale,
-                       .postscale = postscale, .unnamed = (uint32_t)unnamed, .segment_count = (uint32_t)segment_count};
+                       .postscale = postscale, .wire = wire, .unnamed = (uint32_t)unnamed, .segment_count = (uint32_t)segment_count};
     p->segments = calloc((size_t)segment_count + 1, sizeof *p->segments);
     p->description = malloc((size_t)description_length + 1);
     if (!p->segments || !p->description) {
@@ -45,6 +46,7 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
         p->packed_bytes += (bytes + 7) & ~7ull;
     }
     memcpy(p->description, description, (size_t)description_length);
+    p->reduces = reduces(p);
     p->description_length = (uint32_t)description_length;
     pthread_mutex_lock(&c->mine);
     p->serial = ++c->serial;
@@ -67,6 +69,7 @@ void free_plan(struct core *c, struct plan *p) {
         p->own->in = p->own->out = NULL;
         atomic_store(&p->own->state, FREE);
     }
+    if (p->spare) arena_give(c, p->spare);
     c->plans[p->number] = NULL;
     c->free_plans[c->free_plan_count++] = p->number;
     free(p->segments);
@@ -117,6 +120,7 @@ static struct ticket *new_ticket(struct core *c, int64_t plan) {
         t->status = OK;
         t->failure = 0;
         atomic_store(&t->share_done, 0);
+        atomic_store(&t->took, 0);
         p->users++;
     }
     pthread_mutex_unlock(&c->mine);
@@ -126,6 +130,7 @@ static struct ticket *new_ticket(struct core *c, int64_t plan) {
 void free_ticket(struct core *c, struct ticket *t) {
     free(t->not_finite);
     t->not_finite = NULL;
+    unstage(c, t);
     if (t->plan->own == t) { /* stays with its plan */
         atomic_store(&t->state, OWNED);
         return;
@@ -163,6 +168,7 @@ void finish(struct core *c, struct ticket *t, int status) {
     bool dropped = atomic_exchange(&t->state, DONE) & DROPPED;
     if (status != ABORTED && status != CLOSED) atomic_fetch_add(&e->finished, 1);
     if (dropped) free_ticket(c, t);
+    if (c->header->hosts > 1 && atomic_load(&self(c)->left)) ring(c); /* it waits for its last ones before it goes */
 }
 
 /* ---- driving ---- */
@@ -200,6 +206,10 @@ static void settle(struct core *c, struct ticket *t) {
         if (!atomic_load(&t->share_done)) trace_agreement(c, t); /* else it was, when this rank summed its share */
         harvest(c, t);
     }
+}
+
+void settle_all(struct core *c) {
+    for (uint32_t i = 0, n = atomic_load(&c->ticket_count); i < n; i++) settle(c, c->tickets[i]);
 }
 
 /* Nobody waits any more, or yet: the executor is to carry out what gets scheduled. */
@@ -299,7 +309,8 @@ static int begin(struct core *c, struct ticket *t) {
     introduce_thread(c);
     atomic_fetch_add(&c->pending, 1);
     trace(c, TRACE_SUBMITTED, t->plan, c->rank, 0, 0);
-    int status = arrive(c, t);
+    t->abroad = set_at(c, t->plan->set)->abroad;
+    int status = !t->abroad || stage(c, t) ? arrive(c, t) : FULL;
     if (status != OK) {
         atomic_fetch_sub(&c->pending, 1);
         free_ticket(c, t);
@@ -366,7 +377,7 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
         if (atomic_load(&t->state) == DONE) break;
         if ((status = over(c))) break;
         status = PENDING;
-        if (done) continue;
+        if (done || serve_link(c)) continue;
         uint64_t now = now_ns();
         if (!started) started = now, deadline = timeout_ns ? now + timeout_ns : now;
         if (now >= deadline) break;
@@ -435,10 +446,12 @@ int64_t hora_again(struct plan *p, char *memory) {
     t->status = OK;
     t->failure = 0;
     atomic_store(&t->share_done, 0);
+    atomic_store(&t->took, 0);
     int status = begin(c, t);
     if (status != OK) return status | (1ll << 62);
     status = wait_ticket(c, t, 200 * 1000 * 1000);
     if (status != OK) return (int64_t)t->number << 8 | status;
+    unstage(c, t);
     atomic_store(&t->state, OWNED);
     return 0;
 }
@@ -459,7 +472,7 @@ int hora_withdraw(struct core *c, int64_t ticket) {
     int status = t ? lock(c) : OK;
     if (!t || status) return status;
     struct entry *e = entry_at(c, t->entry);
-    if (e->stamp == t->stamp && atomic_load(&e->round) == t->round && e->arrived) fail_round(c, e, WITHDRAWN, "");
+    if (e->stamp == t->stamp && atomic_load(&e->round) == t->round && e->arrived) fail_everywhere(c, e, WITHDRAWN, "");
     unlock(c);
     return OK;
 }
@@ -490,7 +503,13 @@ int hora_set(struct core *c, const int32_t *members, int count) {
         struct set *s = set_at(c, (uint32_t)i);
         if (!atomic_load_explicit(&s->made, memory_order_relaxed)) {
             for (int r = 0; r < MAX_RANKS; r++) s->position[r] = -1;
-            for (int m = 0; m < count; m++) s->members[m] = (uint16_t)members[m], s->position[members[m]] = (int16_t)m;
+            s->key = 14695981039346656037ull;
+            for (int m = 0; m < count; m++) {
+                s->members[m] = (uint16_t)members[m], s->position[members[m]] = (int16_t)m;
+                s->key = (s->key ^ (uint64_t)members[m]) * 1099511628211ull;
+                if (c->header->host_of[members[m]] == c->header->host) s->here[s->here_count++] = (uint16_t)members[m];
+            }
+            s->abroad = s->here_count < (uint32_t)count;
             s->count = (uint32_t)count;
             atomic_store(&s->made, 1);
         }
@@ -514,7 +533,17 @@ static bool somebody_left(struct core *c) {
 static void go_on_without_joined(struct core *c) {
     struct header *h = c->header;
     bool open = close_ready(c);
-    if (open || h->joined_count < h->size) return;
+    for (int r = 0; h->hosts > 1 && h->joined_count && r < c->size; r++) {
+        if (!has(h->joined, r) || has(h->join_told, r) || has_untold(c, r)) continue; /* what it brought comes first */
+        put(h->join_told, r);
+        post(c, POST_JOINED, 0, (uint64_t)r << 1 | has(h->joined_active, r));
+    }
+    if (open || h->joined_count < h->here) return;
+    if (h->hosts > 1) { /* of several, the first says when all have */
+        if (!h->quiet) post(c, POST_QUIET, 0, UINT64_MAX);
+        h->quiet = 1;
+        return;
+    }
     h->joined_count = 0;
     memset(h->joined, 0, sizeof h->joined);
     memset(h->joined_active, 0, sizeof h->joined_active);
@@ -554,7 +583,7 @@ int hora_join_wait(struct core *c, int64_t round, int64_t timeout_us, int *last)
         pthread_mutex_lock(&c->driver);
         int done = drive(c, false);
         end_driving(c, done, 1);
-        for (uint32_t i = 0, n = atomic_load(&c->ticket_count); i < n; i++) settle(c, c->tickets[i]);
+        settle_all(c);
         if (!lock(c)) {
             go_on_without_joined(c);
             unlock(c);
@@ -563,7 +592,7 @@ int hora_join_wait(struct core *c, int64_t round, int64_t timeout_us, int *last)
         bool left = somebody_left(c); /* looked at first: who joined this round may leave when it is over */
         status = done ? PENDING : atomic_load(&h->join_round) > (uint64_t)round ? OK : left ? LEFT : PENDING;
         if (status != PENDING || now_ns() >= deadline) break;
-        if (!done) wait_bell(c, bell, deadline, true, NULL, 0);
+        if (!done && !serve_link(c)) wait_bell(c, bell, deadline, true, NULL, 0);
     }
     if (status != PENDING) unblock(c);
     end_helping(c);

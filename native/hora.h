@@ -9,14 +9,20 @@
 
 struct core;
 
-/* The segment: format a file for `size` workers; returns 0 or -errno. */
+/* The segment: format a file for the workers of one host, of which there are several if `hosts` is more than one: then
+ * `size` counts the workers of all, and host_of says where each is; returns 0 or -errno. */
 API int hora_abi(void);
-API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes);
+API int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes, int hosts, int host, const int32_t *host_of);
 
 /* Take a place in it. rank -1 only looks on (the launcher, to say how a worker ended). NULL if it is not a segment. */
 API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint64_t fusion_bytes,
                            uint64_t cache_capacity, int split_groups);
 API int hora_watch(struct core *c, const int32_t *pids);  /* notice the death of these processes, by rank; 0 or an errno */
+/* On the lowest rank of each of several hosts: connections to the others' (descriptors by host, -1 for this one), which
+ * the core owns from now on, and 32 bytes of key for each direction of each (out, then in); 0 or an errno. */
+API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys);
+/* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. */
+API int hora_linger(struct core *c, int64_t timeout_us);
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
 API int hora_leave(struct core *c);                       /* shut down in good order */
 API void hora_close(struct core *c);                      /* sends away who waits (CLOSED), then frees */
@@ -29,8 +35,8 @@ API int hora_set(struct core *c, const int32_t *members, int count);
 /* A plan is what this rank means by a name; segments are (dtype, count, row) triples. The key is the name's; of a part of a
  * group that has several, key1 is key0 of the first of them, whose failure is the failure of all. */
 API int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kind, int op, int root, double prescale,
-                      double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int segment_count,
-                      const uint64_t *segments, const char *description, int description_length);
+                      double postscale, uint64_t fingerprint, uint64_t line, int unnamed, int wire,
+                      int segment_count, const uint64_t *segments, const char *description, int description_length);
 API void hora_drop(struct core *c, int64_t plan);
 
 /* Submit: a ticket, or minus a status. Wait: a status. Now: both at once for an operation of one segment. */
@@ -74,7 +80,7 @@ API int hora_dead(struct core *c); /* the first rank that died, or -1 */
 API void hora_mark_dead(struct core *c, int rank, const char *status);
 API int hora_state(struct core *c, int rank);
 API int hora_status(struct core *c, int rank, char *out, int room);
-API void hora_say(struct core *c, const char *text); /* this rank's last exception */
+API void hora_say(struct core *c, int rank, const char *text); /* its last exception: this rank's, or one's elsewhere */
 API int hora_said(struct core *c, int rank, char *out, int room);
 
 /* Everything about who waits for what, for Python to read; returns the bytes written, or minus the bytes needed. */

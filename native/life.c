@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static void mark_dead(struct core *c, int rank, const char *status);
+enum { LEAVE_NS = 200 * 1000 * 1000 };
 static void attach_allocator(struct core *c);
 static void detach_allocator(struct core *c);
 
@@ -77,6 +78,12 @@ static void mark_dead(struct core *c, int rank, const char *status) {
     if (status && *status) snprintf(r->status, STATUS_BYTES, "%s", status);
     if (atomic_load(&r->state) == GONE_CLEAN) return;
     atomic_store(&r->state, DEAD);
+    end_all(c, rank, "");
+}
+
+/* Because of this rank, whatever its state. */
+void end_all(struct core *c, int rank, const char *status) {
+    if (*status) snprintf(rank_at(c, rank)->status, STATUS_BYTES, "%s", status);
     uint32_t nobody = 0;
     atomic_compare_exchange_strong(&c->header->abort, &nobody, (uint32_t)rank + 1);
     wake_everyone(c);
@@ -96,21 +103,21 @@ static void *watcher(void *argument) {
     bool all = true, gone[MAX_RANKS] = {0};
     for (int r = 0; r < c->size; r++) {
         fds[r + 1] = (struct pollfd){.fd = -1, .events = POLLIN};
-        if (r == c->rank) continue;
+        if (r == c->rank || !c->watch_pids[r]) continue; /* 0: on another host */
         fds[r + 1].fd = (int)syscall(SYS_pidfd_open, c->watch_pids[r], 0);
         if (fds[r + 1].fd < 0 && errno != ESRCH) all = false;
         else if (fds[r + 1].fd < 0) gone[r] = true;
     }
     while (!atomic_load(&c->stop)) {
         for (int r = 0; r < c->size; r++) {
-            if (r == c->rank) continue;
+            if (r == c->rank || !c->watch_pids[r]) continue;
             bool ended = gone[r] || fds[r + 1].revents || (fds[r + 1].fd < 0 && !all && !running(c->watch_pids[r]));
             if (!ended) continue;
             mark_dead(c, r, NULL); /* unless it has left; one that never came is as dead */
             if (fds[r + 1].fd >= 0) close(fds[r + 1].fd);
             fds[r + 1] = (struct pollfd){.fd = -1};
             gone[r] = false;
-            c->watch_pids[r] = getpid(); /* watched no longer */
+            c->watch_pids[r] = 0; /* watched no longer */
         }
         poll(fds, (nfds_t)c->size + 1, all ? -1 : 250);
     }
@@ -119,11 +126,11 @@ static void *watcher(void *argument) {
     return NULL;
 }
 
-static bool start_thread(pthread_t *thread, void *(*body)(void *), struct core *c, const char *name) {
+bool start_thread(pthread_t *thread, void *(*body)(void *), void *argument, const char *name) {
     sigset_t all, before; /* signals are for the program's own threads */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    bool started = pthread_create(thread, NULL, body, c) == 0;
+    bool started = pthread_create(thread, NULL, body, argument) == 0;
     if (started) pthread_setname_np(*thread, name);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
@@ -149,7 +156,7 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     pthread_mutex_init(&c->mine, NULL);
     pthread_mutex_init(&c->driver, NULL);
     pthread_mutex_init(&c->trace_lock, NULL);
-    c->watch_pipe[0] = c->watch_pipe[1] = -1;
+    c->watch_pipe[0] = c->watch_pipe[1] = c->door = -1;
     if (rank < 0) return c;
     if (rank >= c->size) {
         hora_unmap(base);
@@ -164,6 +171,11 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     atomic_store(&self(c)->pid, (uint32_t)getpid());
     uint32_t absent = ABSENT; /* it may have been given up already */
     atomic_compare_exchange_strong(&self(c)->state, &absent, LIVE);
+    for (int r = 0; r < c->size; r++)
+        if (c->header->host_of[r] != c->header->host) {
+            absent = ABSENT;
+            atomic_compare_exchange_strong(&rank_at(c, r)->state, &absent, LIVE);
+        }
     attach_allocator(c);
     c->executor_runs = start_thread(&c->executor, executor, c, "hora-executor");
     return c;
@@ -191,22 +203,34 @@ int hora_pin(struct core *c, int core_number) {
 int hora_leave(struct core *c) {
     VISIT(c, CLOSED);
     int status = over(c);
+    uint64_t deadline = now_ns() + LEAVE_NS;
     for (bool left = false; !left && !status;) { /* first carry out what was agreed with this rank: peers count on it */
+        uint32_t bell = atomic_load(&c->header->bell);
         pthread_mutex_lock(&c->driver);
         int done = drive(c, false);
         end_driving(c, done, 0);
+        if (c->header->hosts > 1) settle_all(c);
         if ((status = lock(c))) break;
         left = !something_scheduled(c);
-        if (left) {
+        if (c->header->hosts > 1) { /* others may just have decided on something with it: they are told, and answer */
+            if (left && !atomic_load(&self(c)->left)) {
+                atomic_store(&self(c)->left, 1);
+                post(c, POST_LEFT, 0, (uint64_t)c->rank);
+            }
+            left = left && ((atomic_load(&self(c)->left) == 2 && !atomic_load(&c->pending)) || leader_gone(c));
+        } else if (left) {
             atomic_store(&self(c)->left, 1);
-            leave_table(c);
+            leave_table(c, c->rank);
             c->ring_wanted = true;
         }
         unlock(c);
-        if (!left) status = over(c);
+        if (left || (status = over(c))) break;
+        if (c->header->hosts > 1 && now_ns() > deadline) status = PENDING;
+        else if (c->header->hosts > 1 && !done) wait_bell(c, bell, deadline, false, NULL, 0);
     }
     /* Only now: a rank that is killed while it holds the lock must count as dead. */
-    if (status != PENDING) atomic_store(&self(c)->state, GONE_CLEAN);
+    /* And a leader is missed until it has seen the others off: see hora_linger. */
+    if (status != PENDING && !c->link) atomic_store(&self(c)->state, GONE_CLEAN);
     return status;
 }
 
@@ -214,11 +238,13 @@ int hora_leave(struct core *c) {
  * plans of hora_ready: whoever comes later finds it closed. */
 void hora_close(struct core *c) {
     if (!c || atomic_exchange(&c->closing, 1)) return;
+    if (c->rank >= 0 && atomic_load(&self(c)->left) == 2) atomic_store(&self(c)->state, GONE_CLEAN);
     if (c->rank >= 0 && atomic_load(&self(c)->state) != GONE_CLEAN) mark_dead(c, c->rank, "it closed without leaving");
     atomic_store(&c->stop, 1);
     wake_everyone(c);
     for (uint32_t inside; (inside = atomic_load(&c->callers)); wake_everyone(c))
         futex_wait(&c->callers, inside, 10 * 1000 * 1000, false);
+    stop_link(c);
     if (c->executor_runs) {
         wake_executor(c, c->rank);
         pthread_join(c->executor, NULL);

@@ -466,6 +466,7 @@ static int turn_to(struct core *c, uint32_t set) {
 int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
     struct entry *e = entry_at(c, batch[0].entry);
     struct ticket *tickets[BATCH];
+    if (set_at(c, e->set)->abroad) return batch[0].taking ? take_here(c, batch) : sum_here(c, batch);
     struct circle o = {.c = c, .set = set_at(c, e->set), .first = batch, .batch = count};
     uint32_t set = e->set, p = batch[0].round & 1;
     o.me = o.set->position[c->rank];
@@ -518,6 +519,8 @@ bool round_over(struct core *c, struct ticket *t) {
     if (atomic_load_explicit(&e->round, memory_order_acquire) <= t->round) return false; /* 64 bits: for ever */
     if (atomic_load_explicit(&e->failed[p], memory_order_relaxed)) return true;
     if (atomic_load_explicit(&e->inlined[p], memory_order_relaxed)) return true;
+    if (t->abroad) /* the data of the other hosts is here; and all of this one have taken it */
+        return atomic_load(&e->arrived_data[p]) && (atomic_load(&e->taking[p]) == 1 || atomic_load(&e->takers[p]) == atomic_load(&e->taking[p]));
     return atomic_load(&t->share_done) && atomic_load(&e->shares[p]) == set_at(c, e->set)->count;
 }
 
@@ -587,6 +590,10 @@ void harvest(struct core *c, struct ticket *t) {
     t->failure = e->failed[p] ? e->failed[p] : e->note[p];
     if (e->failed[p]) status = FAILED;
     else if (e->inlined[p]) status = take(c, t, e);
+    else if (t->abroad) {
+        status = e->taking[p] == 1 ? take_abroad(c, t, e) : (int)atomic_load(&t->took); /* else it was, by its schedule */
+        if (e->taking[p] == 1) atomic_fetch_add(&e->takers[p], 1);
+    }
     if (status == OK) status = (int)verdict(c, t, OK);
     finish(c, t, status);
 }

@@ -100,7 +100,7 @@ int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const ch
     if (status) return status;
     struct entry *e = entry_at(c, entry);
     bool open = e->stamp == stamp && e->arrived;
-    if (open) fail_round(c, e, (enum failure_code)code, text);
+    if (open) fail_everywhere(c, e, (enum failure_code)code, text);
     unlock(c);
     return open ? OK : PENDING;
 }
@@ -114,9 +114,9 @@ int hora_status(struct core *c, int rank, char *out, int room) {
     return copy_out(r->status, strnlen(r->status, STATUS_BYTES), out, room);
 }
 
-void hora_say(struct core *c, const char *text) {
+void hora_say(struct core *c, int rank, const char *text) {
     VISIT(c, );
-    snprintf(rank_at(c, c->rank)->text, TEXT_BYTES, "%s", text);
+    if (is_rank(c, rank)) snprintf(rank_at(c, rank)->text, TEXT_BYTES, "%s", text);
 }
 
 int hora_said(struct core *c, int rank, char *out, int room) {

@@ -27,27 +27,37 @@ struct failure *failure_at(struct core *c, uint64_t serial) {
     return (struct failure *)(c->base + c->header->at_failures + serial % FAILURES * failure_bytes(c->size));
 }
 
-static struct header layout(int size, uint32_t generation, uint64_t arena_bytes) {
+static struct header layout(int size, uint32_t generation, uint64_t arena_bytes, int hosts) {
     struct header h = {.magic = HORA_MAGIC, .abi = HORA_ABI, .size = (uint32_t)size, .generation = generation};
     const uint64_t page = 4096;
     h.entry_count = size <= 8 ? MAX_ENTRIES : MAX_ENTRIES / 4;
     h.arena_bytes = up(arena_bytes, page);
-    h.entry_bytes = up(sizeof(struct entry) + (uint64_t)size * (sizeof(struct arrival) + 2 * INLINE_BYTES), page);
+    h.hosts = (uint32_t)hosts;
+    h.inline_bytes = INLINE_BYTES;
+    while (hosts > 1 && (uint64_t)size * h.inline_bytes > 8 * INLINE_BYTES) h.inline_bytes /= 2;
+    h.entry_bytes = up(sizeof(struct entry) + (uint64_t)size * (sizeof(struct arrival) + 2 * h.inline_bytes), page);
     h.at_ranks = up(sizeof(struct header), page);
     h.at_sets = up(h.at_ranks + (uint64_t)size * sizeof(struct rank), page);
     h.at_failures = up(h.at_sets + MAX_SETS * sizeof(struct set), page);
     h.at_index = up(h.at_failures + FAILURES * failure_bytes(size), page);
     h.at_schedule = up(h.at_index + h.entry_count * sizeof(uint32_t), page);
-    h.at_slots = up(h.at_schedule + (uint64_t)size * h.entry_count * sizeof(struct scheduled), page);
+    h.at_posts = up(h.at_schedule + (uint64_t)size * h.entry_count * sizeof(struct scheduled), page);
+    h.at_slots = up(h.at_posts + (2 * (uint64_t)h.entry_count + 4 * MAX_RANKS) * sizeof(struct post), page);
     h.at_entries = up(h.at_slots + (uint64_t)size * SLOTS * CHUNK_BYTES, page);
     h.at_arenas = up(h.at_entries + h.entry_count * h.entry_bytes, page);
     h.segment_bytes = h.at_arenas + (uint64_t)size * h.arena_bytes;
     return h;
 }
 
-int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes) {
-    if (size < 1 || size > MAX_RANKS) return -EINVAL;
-    struct header h = layout(size, generation, arena_bytes);
+int hora_format(int fd, int size, uint32_t generation, uint64_t arena_bytes, int hosts, int host, const int32_t *host_of) {
+    if (size < 1 || size > MAX_RANKS || hosts < 1 || hosts > size || host < 0 || host >= hosts) return -EINVAL;
+    struct header h = layout(size, generation, arena_bytes, hosts);
+    h.host = (uint32_t)host;
+    h.leader = (uint32_t)size;
+    for (int r = size - 1; r >= 0; r--) {
+        h.host_of[r] = hosts > 1 ? (uint16_t)host_of[r] : 0;
+        if (h.host_of[r] == host) h.leader = (uint32_t)r, h.here++;
+    }
     if (ftruncate(fd, (off_t)h.segment_bytes) != 0) return -errno;
     return pwrite(fd, &h, sizeof h, 0) == (ssize_t)sizeof h ? 0 : -errno;
 }
@@ -91,10 +101,10 @@ void *arena_alloc(struct core *c, uint64_t bytes) {
     return memory;
 }
 
-void arena_free(struct core *c, void *memory) {
+/* The same for who holds c->mine. */
+void arena_give(struct core *c, void *memory) {
     uint64_t at = (uint64_t)((char *)memory - arena_at(c, c->rank));
     if (at >= c->header->arena_bytes) return; /* of another generation */
-    pthread_mutex_lock(&c->mine);
     for (struct block **link = &c->blocks; *link; link = &(*link)->next) {
         struct block *b = *link;
         if (b->at != at) continue;
@@ -104,6 +114,11 @@ void arena_free(struct core *c, void *memory) {
         free(b);
         break;
     }
+}
+
+void arena_free(struct core *c, void *memory) {
+    pthread_mutex_lock(&c->mine);
+    arena_give(c, memory);
     pthread_mutex_unlock(&c->mine);
 }
 

@@ -54,7 +54,7 @@ static int64_t find_or_make(struct core *c, struct plan *p) {
     e->key[1] = p->key[1];
     e->stamp = ++c->header->next_stamp;
     e->set = p->set;
-    e->arrived = 0;
+    e->arrived = e->told = 0;
     e->task[0].fingerprint = e->task[1].fingerprint = 0;
     e->next_in_bucket = *index_at(c, p->key);
     *index_at(c, p->key) = (uint32_t)i + 1;
@@ -72,6 +72,8 @@ static void describe(struct task *t, struct plan *p) {
     t->kind = p->kind;
     t->op = p->op;
     t->root = p->root;
+    t->wire = p->wire;
+    t->reduces = p->reduces;
     t->prescale = p->prescale;
     t->postscale = p->postscale;
     t->bytes = p->bytes;
@@ -80,7 +82,7 @@ static void describe(struct task *t, struct plan *p) {
 }
 
 /* Copy everything that was said, so that every rank can print it. */
-static uint64_t record(struct core *c, struct entry *e, enum failure_code code, const char *text) {
+uint64_t record(struct core *c, struct entry *e, enum failure_code code, const char *text) {
     uint64_t serial = c->header->failure_count++;
     struct failure *f = failure_at(c, serial);
     f->serial = serial;
@@ -116,10 +118,68 @@ static void fail_parts(struct core *c, struct entry *first, uint64_t failure) {
     }
 }
 
+/* The members on this host put it on their schedule. */
+static void schedule(struct core *c, uint32_t i, uint64_t round, const uint16_t *members, uint32_t count, uint32_t taking) {
+    for (uint32_t m = 0; m < count; m++) { /* never overflows: each unexecuted item is another entry */
+        struct rank *rank = rank_at(c, members[m]);
+        uint64_t tail = atomic_load(&rank->tail);
+        *schedule_at(c, members[m], tail) = (struct scheduled){round, i, 0, taking};
+        atomic_store(&rank->tail, tail + 1);
+        if (atomic_load(&rank->executor_wanted) && atomic_load(&rank->executor_asleep)) put(c->executors_wanted, members[m]);
+    }
+}
+
+/* The other hosts' word on a round that this host has told them of, or the end of one that it has not. The contributors
+ * of all hosts are in the entry already, and what they brought if it rode along. */
+void close_abroad(struct core *c, uint32_t i, uint64_t failure, uint64_t note, bool active, bool inlined) {
+    struct entry *e = entry_at(c, i);
+    struct set *s = set_at(c, e->set);
+    uint64_t round = atomic_load(&e->round);
+    uint32_t p = round & 1, present = 0;
+    uint16_t here[MAX_RANKS];
+    for (uint32_t m = 0; m < s->here_count; m++)
+        if (arrived(e, s->here[m])) here[present++] = s->here[m];
+    e->failed[p] = failure;
+    e->note[p] = note;
+    e->average_active[p] = active;
+    e->inlined[p] = inlined;
+    atomic_store(&e->shares[p], 0);
+    atomic_store(&e->arrived_data[p], 0);
+    atomic_store(&e->takers[p], 0);
+    e->result_at[p] = -1;
+    e->taking[p] = present;
+    forget_blame(e, round);
+    e->finished_wanted += present;
+    e->arrived = e->told = 0;
+    atomic_store(&e->round, round + 1);
+    e->batch_formed = e->batch_next = 0;
+    bool direct = present == 1 && arrival_at(e, here[0])->arena_at < 0; /* the leader's own, which nobody here adds to */
+    if (!failure && !inlined && task_of(e, round)->reduces && !direct) schedule(c, i, round, here, present, 0);
+    atomic_fetch_add(&c->header->progress, 1);
+    c->ring_wanted = true;
+    if (failure) fail_parts(c, e, failure);
+}
+
+/* What the other hosts had to bring is here: everybody takes it. Called under the lock. */
+void schedule_taking(struct core *c, uint32_t i, uint64_t round) {
+    struct entry *e = entry_at(c, i);
+    struct set *s = set_at(c, e->set);
+    uint16_t here[MAX_RANKS];
+    uint32_t n = 0;
+    for (uint32_t m = 0; m < s->here_count; m++)
+        if (has(e->contributors[round & 1], s->here[m])) here[n++] = s->here[m];
+    schedule(c, i, round, here, n, 1);
+    c->ring_wanted = true;
+}
+
 static void close_round(struct core *c, uint32_t i, uint64_t failure) {
     struct header *h = c->header;
     struct entry *e = entry_at(c, i);
     struct set *s = set_at(c, e->set);
+    if (s->abroad) { /* an end that only this host knows of yet; the others are told by whoever makes it */
+        close_abroad(c, i, failure, 0, false, false);
+        return;
+    }
     uint64_t round = atomic_load(&e->round);
     uint32_t p = round & 1, present = 0;
     bool agree = true, same_line = true, inlined = true, unnamed = false;
@@ -151,13 +211,7 @@ static void close_round(struct core *c, uint32_t i, uint64_t failure) {
     e->arrived = 0;
     atomic_store(&e->round, round + 1);
     e->batch_formed = e->batch_next = 0;
-    for (uint32_t m = 0; scheduled && m < s->count; m++) { /* never overflows: each unexecuted item is another entry */
-        struct rank *rank = rank_at(c, s->members[m]);
-        uint64_t tail = atomic_load(&rank->tail);
-        *schedule_at(c, s->members[m], tail) = (struct scheduled){round, i, 0};
-        atomic_store(&rank->tail, tail + 1);
-        if (atomic_load(&rank->executor_wanted) && atomic_load(&rank->executor_asleep)) put(c->executors_wanted, s->members[m]);
-    }
+    if (scheduled) schedule(c, i, round, s->members, s->count, 0);
     atomic_fetch_add(&h->progress, 1);
     c->ring_wanted = true;
     if (failure) fail_parts(c, e, failure);
@@ -170,24 +224,44 @@ static bool absent(struct core *c, struct entry *e, int r) {
     return has(c->header->joined, r) && atomic_load(&a->taken) >= a->round;
 }
 
-/* Everybody who is needed has arrived or has joined. */
+/* Everybody of this host who is needed has arrived or has joined. */
 static bool complete(struct core *c, struct entry *e) {
     struct set *s = set_at(c, e->set);
-    if (e->arrived == s->count) return true;
+    if (e->arrived == s->here_count) return true;
     if (!e->arrived || !c->header->joined_count) return false;
-    for (uint32_t m = 0; m < s->count; m++)
-        if (!arrived(e, s->members[m]) && !absent(c, e, s->members[m])) return false;
+    for (uint32_t m = 0; m < s->here_count; m++)
+        if (!arrived(e, s->here[m]) && !absent(c, e, s->here[m])) return false;
     return true;
+}
+
+/* Then the round is over, or, where other hosts take part, they are told. */
+static void completed(struct core *c, uint32_t i) {
+    struct entry *e = entry_at(c, i);
+    if (!set_at(c, e->set)->abroad) {
+        close_round(c, i, 0);
+    } else if (!e->told) {
+        e->told = 1;
+        post(c, POST_ARRIVED, i, 0);
+    }
 }
 
 /* Close what the last join made complete; whether something stays open. Called under the lock. */
 bool close_ready(struct core *c) {
     bool open = false;
     for (uint32_t i = 0; i < c->header->used_entries; i++) {
-        if (complete(c, entry_at(c, i))) close_round(c, i, 0);
-        open |= entry_at(c, i)->arrived != 0;
+        if (complete(c, entry_at(c, i))) completed(c, i);
+        open |= entry_at(c, i)->arrived && !entry_at(c, i)->told;
     }
     return open;
+}
+
+/* Whether this rank has arrived at something that the other hosts have not been told of yet. */
+bool has_untold(struct core *c, int rank) {
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+        struct entry *e = entry_at(c, i);
+        if (e->arrived && !e->told && set_at(c, e->set)->abroad && arrived(e, rank)) return true;
+    }
+    return false;
 }
 
 void fail_round(struct core *c, struct entry *e, enum failure_code code, const char *text) {
@@ -195,13 +269,23 @@ void fail_round(struct core *c, struct entry *e, enum failure_code code, const c
     close_round(c, i, record(c, e, code, text));
 }
 
+/* The same on all hosts: each ends its own part when the first says so. */
+void fail_everywhere(struct core *c, struct entry *e, enum failure_code code, const char *text) {
+    if (!set_at(c, e->set)->abroad) {
+        fail_round(c, e, code, text);
+        return;
+    }
+    uint32_t i = (uint32_t)(((char *)e - c->base - c->header->at_entries) / c->header->entry_bytes);
+    post(c, POST_FAILED, i, record(c, e, code, text));
+}
+
 /* This rank goes, and carries nothing out any more: whoever waits for something that it is a member of must not wait any
  * longer, even if it has arrived there. Called under the lock. */
-void leave_table(struct core *c) {
+void leave_table(struct core *c, int gone) {
     for (uint32_t i = 0; i < c->header->used_entries; i++) {
         struct entry *e = entry_at(c, i);
-        if (e->arrived && set_at(c, e->set)->position[c->rank] >= 0) {
-            char rank[8] = {(char)('0' + c->rank / 100), (char)('0' + c->rank / 10 % 10), (char)('0' + c->rank % 10)};
+        if (e->arrived && set_at(c, e->set)->position[gone] >= 0) {
+            char rank[8] = {(char)('0' + gone / 100), (char)('0' + gone / 10 % 10), (char)('0' + gone % 10)};
             fail_round(c, e, GONE, rank);
         }
     }
@@ -223,6 +307,7 @@ int arrive(struct core *c, struct ticket *t) {
     status = over(c);
     for (uint32_t m = 0; status == OK && m < s->count; m++)
         if (atomic_load(&rank_at(c, s->members[m])->left)) status = LEFT;
+    if (status == OK && s->abroad && leader_gone(c)) status = LEFT;
     int64_t i = p->entry;
     if (status == OK && (!p->stamp || entry_at(c, p->entry)->stamp != p->stamp)) {
         i = find_or_make(c, p);
@@ -263,8 +348,9 @@ int arrive(struct core *c, struct ticket *t) {
         for (uint32_t m = 0; m < t->meta_count; m++) payload += ((uint64_t)t->meta[m] + 7) & ~7ull;
     else
         payload += p->packed_bytes;
-    a->inlined = payload <= INLINE_BYTES && p->op != ADASUM;
-    a->arena_at = -1;
+    a->inlined = payload <= c->header->inline_bytes && p->op != ADASUM;
+    a->payload_bytes = (uint32_t)payload;
+    a->arena_at = t->staged ? arena_offset(c, t->staged, 1) : -1;
     if (a->inlined) {
         char *to = payload_at(c, e, t->round, c->rank);
         if (t->meta_count) memcpy(to, t->meta, t->meta_count * sizeof *t->meta);
@@ -284,7 +370,7 @@ int arrive(struct core *c, struct ticket *t) {
                 to += (bytes + 7) & ~7ull;
             }
         }
-    } else if (p->kind == ALLREDUCE && p->segment_count == 1 && t->in[0] == t->out[0] && p->op != ADASUM) {
+    } else if (!t->staged && !(s->abroad && s->here_count == 1 && c->rank == (int)c->header->leader) && p->kind == ALLREDUCE && p->segment_count == 1 && t->in[0] == t->out[0] && p->op != ADASUM) {
         a->arena_at = arena_offset(c, t->in[0], p->bytes);
     }
     uint64_t now = now_ns();
@@ -295,7 +381,7 @@ int arrive(struct core *c, struct ticket *t) {
     e->recent = 1;
     atomic_store(&c->in_flight[i], t);
     atomic_fetch_add(&c->header->progress, 1);
-    if (complete(c, e)) close_round(c, (uint32_t)i, 0);
+    if (complete(c, e)) completed(c, (uint32_t)i);
     unlock(c);
     return OK;
 }
@@ -305,7 +391,7 @@ int arrive(struct core *c, struct ticket *t) {
 static bool fusible(struct core *c, const struct scheduled *a) {
     struct entry *e = entry_at(c, a->entry);
     struct task *t = task_of(e, a->round);
-    return t->kind == ALLREDUCE && t->op != ADASUM && t->bytes <= c->fusion_bytes &&
+    return t->kind == ALLREDUCE && t->op != ADASUM && t->bytes <= c->fusion_bytes && !set_at(c, e->set)->abroad &&
            !(c->split_groups && t->segment_count > 1) && !reduced_in_place(c, e, a->round);
 }
 
@@ -334,7 +420,7 @@ uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool o
     if (!sound(c, tail - c->next <= c->header->entry_count, "the schedule ran over")) return 0;
     struct scheduled *head = schedule_at(c, c->rank, c->next);
     struct entry *first = entry_at(c, head->entry);
-    if (only_in_place && !reduced_in_place(c, first, head->round)) return 0;
+    if (only_in_place && !set_at(c, first->set)->abroad && !reduced_in_place(c, first, head->round)) return 0;
     if (!first->batch_formed) {
         first->batch_formed = 1;
         uint64_t bytes = task_of(first, head->round)->bytes;

@@ -85,7 +85,8 @@ void ring(struct core *c) {
 }
 
 void unlock(struct core *c) {
-    bool wanted = c->ring_wanted;
+    bool wanted = c->ring_wanted, post_wanted = c->post_wanted;
+    c->post_wanted = false;
     uint64_t executors[MAX_RANKS / 64];
     if (wanted) {
         memcpy(executors, c->executors_wanted, sizeof executors);
@@ -95,6 +96,7 @@ void unlock(struct core *c) {
     uint32_t held = atomic_exchange_explicit(&c->header->lock, 0, memory_order_release);
     if (held & WANTED) futex_wake(&c->header->lock, 1, true);
     if (!sound(c, (held & ~WANTED) == (uint32_t)(c->rank + 1), "the table's lock was not held by who let it go")) return;
+    if (post_wanted) wake_leader(c);
     if (!wanted) return;
     ring(c);
     for (int r = 0; r < c->size; r++)

@@ -1,7 +1,8 @@
 /* Random programs for the simulator, and a plain model of them: what everybody brings, and what must come of it. */
 #include "program.h"
 
-int ranks, set_count, scripts;
+int ranks, set_count, scripts, hosts;
+int32_t host_of[RANKS];
 int members[SETS][RANKS], member_count[SETS];
 struct script script[SCRIPTS];
 enum fault fault;
@@ -74,6 +75,8 @@ static void make_script(struct script *s, int slot, bool join) {
 void make_program(void) {
     ranks = 2 + (int)below(RANKS - 1);
     set_count = 1 + (int)below(SETS);
+    hosts = chance(2) ? 1 : 2 + (int)below((uint32_t)(ranks < HOSTS ? ranks : HOSTS) - 1);
+    for (int r = 0; r < ranks; r++) host_of[r] = r < hosts ? r : (int32_t)below((uint32_t)hosts);
     for (int s = 0; s < set_count; s++) {
         uint32_t bits = s ? (uint32_t)random_bits() : ~0u;
         member_count[s] = 0;

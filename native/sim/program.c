@@ -10,6 +10,7 @@
  * free and every operation idle; and all ranks were told the same.
  */
 #include "hora.h"
+#include "link.h"
 #include "program.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ struct work { /* of a thread */
     enum how_placed placed[OPS];
 };
 
-static int fd;
+static int fds[HOSTS], links[HOSTS][HOSTS];
 static struct seat seats[RANKS];
 static struct work works[SCRIPTS][RANKS];
 static char *pool;
@@ -139,7 +140,7 @@ static int64_t new_plan(struct work *w, const struct op *o, int v, uint32_t step
     int length = snprintf(words, sizeof words, "%llx", (unsigned long long)o->key);
     uint64_t fingerprint = (o->key << 4) + 1 + (v == VARIANTS ? 14 : o->varies && !free_rows ? (uint64_t)v : 0);
     return hora_plan(seat->core, o->key + 1 + ((uint64_t)step << 40), 1ull << 62 | o->set, seat->sets[o->set],
-                     (int)o->kind, (int)o->op, o->root, o->prescale, o->postscale, fingerprint, 1, 0, (int)o->parts, segments, words, length);
+                     (int)o->kind, (int)o->op, o->root, o->prescale, o->postscale, fingerprint, 1, 0, -1, (int)o->parts, segments, words, length);
 }
 
 static int64_t submit(struct work *w, uint32_t i, uint32_t step, bool lies, int64_t *used) {
@@ -354,6 +355,7 @@ static void leave(int rank) {
     if (!seat->over && !fault && !dropping && !has_quitter && !has_straggler) check_nothing_leaks(rank);
     while ((status = hora_leave(seat->core)) == PENDING) {}
     if (!seat->over && !(fault && sim_faults)) ends(rank, status, "hora_leave");
+    for (int i = 0; i < 50 && hora_linger(seat->core, 200000) == PENDING; i++) {}
     seat->closing = true;
     hora_close(seat->core);
     seat->closed = true;
@@ -374,7 +376,7 @@ static void straggler(void *argument) {
     static float number[RANKS];
     char *at = (char *)&number[w->rank];
     int64_t plan = hora_plan(c, 1ull << 60, 1ull << 62 | (uint64_t)w->rank, seats[w->rank].sets[0], ALLREDUCE, SUM, 0, 1, 1,
-                             99, 1, 0, 1, segment, "alone", 5);
+                             99, 1, 0, -1, 1, segment, "alone", 5);
     int64_t ticket = plan < 0 ? plan : hora_submit(c, plan, &at, &at, NULL, 0);
     int status = ticket < 0 ? (int)-ticket : PENDING;
     while (status == PENDING) status = hora_wait(c, ticket, 200000);
@@ -400,12 +402,16 @@ static void second_and_tell(void *argument) {
 static void first_thread(void *argument) {
     struct work *w = argument;
     struct seat *seat = &seats[w->rank];
-    seat->core = hora_open(fd, w->rank, tuning.spin_us, tuning.cycle_us, tuning.fusion, tuning.capacity, tuning.split);
+    seat->core = hora_open(fds[host_of[w->rank]], w->rank, tuning.spin_us, tuning.cycle_us, tuning.fusion, tuning.capacity, tuning.split);
     if (!seat->core) {
         sim_fail("no core");
         return;
     }
-    sim_watch(seat->core->base, seat->core->header->segment_bytes, 0);
+    sim_watch(seat->core->base, seat->core->header->segment_bytes, host_of[w->rank]);
+    if (hosts > 1 && seat->core->header->leader == (uint32_t)w->rank) {
+        static const uint8_t keys[64 * HOSTS];
+        if (hora_link(seat->core, links[host_of[w->rank]], keys)) sim_fail("no link");
+    }
     for (int s = 0; s < set_count; s++) {
         int32_t ranks_of_it[RANKS];
         for (int m = 0; m < member_count[s]; m++) ranks_of_it[m] = members[s][m];
@@ -429,7 +435,7 @@ static void first_thread(void *argument) {
         start_step(w, 0, present); /* and leaves without waiting */
     else if (script[0].epochs && !seat->over) do_epochs(w);
     if (dropping && !seat->over) { /* others may not have submitted yet what this rank did not wait for */
-        int64_t plan = hora_plan(seat->core, 1ull << 61, 0, seat->sets[0], BARRIER, SUM, 0, 1, 1, 77, 1, 0, 0, NULL, "end", 3);
+        int64_t plan = hora_plan(seat->core, 1ull << 61, 0, seat->sets[0], BARRIER, SUM, 0, 1, 1, 77, 1, 0, -1, 0, NULL, "end", 3);
         int64_t ticket = hora_submit(seat->core, plan, NULL, NULL, NULL, 0);
         int status = PENDING;
         while (status == PENDING) status = hora_finish(seat->core, ticket, patience());
@@ -479,6 +485,7 @@ static bool strike(void) {
 
 /* ---- after a schedule ---- */
 
+static void check_segment(int h);
 static void check_the_end(void) {
     for (int slot = 0; slot < scripts; slot++)
         for (uint32_t step = 0; step < script[slot].steps; step++)
@@ -500,7 +507,11 @@ static void check_the_end(void) {
         }
     }
     if (fault || has_quitter || has_straggler) return;
-    struct core whole = {.base = hora_map(fd), .size = ranks};
+    for (int h = 0; h < hosts; h++) check_segment(h);
+}
+
+static void check_segment(int h) {
+    struct core whole = {.base = hora_map(fds[h]), .size = ranks};
     whole.header = (struct header *)whole.base;
     if (atomic_load(&whole.header->lock)) sim_fail("the lock is held at the end");
     for (uint32_t i = 0; i < whole.header->used_entries; i++) {
@@ -525,9 +536,17 @@ static bool run_schedule(uint64_t seed) {
     struck = false;
     memset((void *)submitted, 0, sizeof submitted);
     make_program();
-    fd = memfd_create("simulated", 0);
-    if (fd < 0 || hora_format(fd, ranks, 7, ARENA_BYTES)) abort();
-    sim_watch(pool, POOL_BYTES, 1);
+    sim_network_begin();
+    for (int h = 0; h < hosts; h++) {
+        fds[h] = memfd_create("simulated", 0);
+        if (fds[h] < 0 || hora_format(fds[h], ranks, 7, ARENA_BYTES, hosts, h, host_of)) abort();
+        for (int k = 0; k < h; k++) { /* host h is led by rank h */
+            int pair[2];
+            sim_pair(pair, h, k);
+            links[h][k] = pair[0], links[k][h] = pair[1];
+        }
+    }
+    sim_watch(pool, POOL_BYTES, POOL);
     if (impatient) sim_faults = true;
     for (int r = 0; r < ranks; r++) {
         works[0][r] = (struct work){.rank = r};
@@ -549,6 +568,7 @@ static bool run_schedule(uint64_t seed) {
         if (!seats[r].closed) { /* it was killed */
             atomic_store(&c->callers, 0);
             c->executor_runs = false;
+            if (c->link) c->link->runs = false;
             hora_close(c);
         }
         if (c->arena_used) hora_unmap(c->base);
@@ -558,12 +578,13 @@ static bool run_schedule(uint64_t seed) {
         }
         free(c);
     }
-    close(fd);
+    for (int h = 0; h < hosts; h++) close(fds[h]);
     return !*sim_failure;
 }
 
 /* What is under way on each rank. */
 static void describe_ranks(void) {
+    if (hosts > 1) sim_network_describe();
     for (int r = 0; r < ranks; r++) {
         struct core *c = seats[r].core;
         if (!c || seats[r].closing) continue;
@@ -571,6 +592,17 @@ static void describe_ranks(void) {
         printf("rank %d: schedule %llu of %llu, helpers %u, pending %u, executor %s%s\n", r, (unsigned long long)c->next,
                (unsigned long long)k->tail, c->helpers, c->pending, k->executor_wanted ? "wanted" : "not wanted",
                k->executor_asleep ? " and asleep" : "");
+        if (hosts > 1)
+            printf("  on host %d: joined %u, quiet %u, join round %llu, posts %llu to %llu, posted %u, left %u; a lost host %d\n", host_of[r],
+                   c->header->joined_count, c->header->quiet, (unsigned long long)c->header->join_round,
+                   (unsigned long long)c->header->post_head, (unsigned long long)c->header->post_tail, c->header->posted, k->left,
+                   c->link && c->link->lost_ns ? c->link->lost_host : -1);
+        if (c->link && c->link->lost_ns) printf("  %s\n", rank_at(c, c->link->lost_host)->lost);
+        for (int h = 0; c->link && h < hosts; h++)
+            printf("  line to host %d: open %d, queued %zu to %zu, blocked %d, read ahead %zu to %zu, frame %d of %u bytes at %zu\n", h,
+                   c->link->lines[h].open, c->link->lines[h].queue_at, c->link->lines[h].queued, c->link->lines[h].blocked,
+                   c->link->lines[h].ahead_at, c->link->lines[h].ahead_end, c->link->lines[h].in_head, c->link->lines[h].in.bytes,
+                   c->link->lines[h].in_at);
         for (uint32_t i = 0; i < c->ticket_count; i++) {
             struct ticket *t = c->tickets[i];
             if (!t->plan || t->state == OWNED) continue;
@@ -613,7 +645,7 @@ int main(int count, char **words) {
             printf("schedule %llu of seed %llu failed at step %llu: %s\n", (unsigned long long)(from + done),
                    (unsigned long long)seed, (unsigned long long)sim_steps, sim_failure);
             static const char *faults[] = {"none", "killed", "stopped"};
-            printf("%d ranks, %d sets, %d threads each, %u epochs with join; fault: %s, of rank %d at step %llu%s%s%s%s\n", ranks,
+            printf("%d ranks on %d hosts, %d sets, %d threads each, %u epochs with join; fault: %s, of rank %d at step %llu%s%s%s%s\n", ranks, hosts,
                    set_count, scripts, script[0].epochs, faults[fault], victim, (unsigned long long)fault_step,
                    comes_back ? ", comes back" : "", impatient ? "; impatient" : "", has_quitter ? "; somebody leaves early" : "",
                    has_straggler ? "; somebody waits for ever" : "");

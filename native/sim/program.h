@@ -8,7 +8,7 @@
 
 enum {
     RANKS = 4, SETS = 4, OPS = 12, STEPS = 6, PARTS = 3, VARIANTS = 2, SCRIPTS = 2, /* at most */
-    TENSOR_BYTES = 2048, ARENA_BYTES = 1 << 17, UNEVEN = 5,
+    TENSOR_BYTES = 2048, ARENA_BYTES = 1 << 17, UNEVEN = 5, HOSTS = 3, POOL = 3,
 };
 
 enum fault { NONE, KILL, STOP };
@@ -34,7 +34,8 @@ struct script {
     uint32_t epochs;
 };
 
-extern int ranks, set_count, scripts;
+extern int ranks, set_count, scripts, hosts;
+extern int32_t host_of[RANKS];
 extern int members[SETS][RANKS], member_count[SETS];
 extern struct script script[SCRIPTS];
 extern enum fault fault;

@@ -15,6 +15,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +33,18 @@ int sim_thread_join(pthread_t thread, void **result);
 int sim_clock_gettime(clockid_t clock, struct timespec *t);
 int sim_nanosleep(const struct timespec *t, struct timespec *left);
 int sim_yield(void);
+/* network.c */
+ssize_t sim_sendmsg(int fd, const struct msghdr *m, int flags);
+ssize_t sim_recvmsg(int fd, struct msghdr *m, int flags);
+ssize_t sim_sendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *address, socklen_t length);
+ssize_t sim_recv(int fd, void *data, size_t bytes, int flags);
+int sim_socket(int family, int kind, int protocol);
+int sim_bind(int fd, const struct sockaddr *address, socklen_t length);
+int sim_epoll_create(int flags);
+int sim_epoll_ctl(int poller, int what, int fd, struct epoll_event *e);
+int sim_epoll_wait(int poller, struct epoll_event *events, int room, int timeout_ms);
+int sim_close(int fd);
+int sim_shutdown(int fd, int how);
 void *sim_memcpy(void *to, const void *from, size_t bytes);
 void *sim_memset(void *to, int value, size_t bytes);
 int sim_memcmp(const void *a, const void *b, size_t bytes);
@@ -47,6 +61,17 @@ int sim_memcmp(const void *a, const void *b, size_t bytes);
 #define clock_gettime sim_clock_gettime
 #define nanosleep sim_nanosleep
 #define sched_yield sim_yield
+#define sendmsg sim_sendmsg
+#define recvmsg sim_recvmsg
+#define sendto sim_sendto
+#define recv sim_recv
+#define socket sim_socket
+#define bind sim_bind
+#define epoll_create1 sim_epoll_create
+#define epoll_ctl sim_epoll_ctl
+#define epoll_wait sim_epoll_wait
+#define close sim_close
+#define shutdown sim_shutdown
 #undef memcpy
 #undef memset
 #undef memcmp

@@ -180,7 +180,7 @@ static bool let_time_pass(void) {
         if (t->deadline < first) first = t->deadline, who = i;
     }
     if (who == NOBODY) return false;
-    if (threads[who].waiting == ON_FUTEX && !sim_faults && !busy && threads[who].awaited)
+    if (threads[who].waiting == ON_FUTEX && !sim_faults && !busy && threads[who].awaited && !sim_network_busy())
         sim_fail("a wake-up is missing: all threads sleep, and thread %d of rank %d goes on only because its time is up",
                  who, threads[who].rank);
     if (first > now) now = first;
@@ -285,6 +285,7 @@ void sim_kill(int rank) {
     sim_faults = true;
     killed[rank] = true;
     act = NULL;
+    sim_network_kill(rank);
     if (running && threads[current].rank == rank) leave();
 }
 
@@ -395,7 +396,7 @@ int sim_thread_join(pthread_t thread, void **result) {
 
 /* ---- who did what to memory: happens-before by vector clocks ---- */
 
-enum { MAX_WATCHED = 12, REGIONS = 2, PAGE = 4096, GRANULE = 4, SYNCS = 1 << 13 };
+enum { MAX_WATCHED = 12, REGIONS = 4, PAGE = 4096, GRANULE = 4, SYNCS = 1 << 13 };
 
 static struct watched { const char *base; size_t bytes; int region; } watched[MAX_WATCHED];
 static int watched_count;
@@ -418,9 +419,20 @@ static void forget_memory(void) {
     if (!reader_clocks) reader_clocks = calloc(MOST_READERS + 1, sizeof *reader_clocks);
 }
 
+void sim_wait(const void *on, uint64_t deadline) { block(ON_FUTEX, on, deadline); }
+void sim_wake(const void *on) {
+    for (int i = 0; i < thread_count; i++)
+        if (threads[i].waiting == ON_FUTEX && threads[i].on == on) threads[i].waiting = RUNNABLE;
+}
+void sim_acquired(const void *on) { if (running) acquired(on); }
+void sim_released(const void *on) { if (running) released(on, true); }
+
 void sim_watch(const void *base, size_t bytes, int region) {
-    if (watched_count == MAX_WATCHED) abort();
-    watched[watched_count++] = (struct watched){base, bytes, region};
+    int i = 0; /* what was here before has been unmapped */
+    while (i < watched_count && ((const char *)base >= watched[i].base + watched[i].bytes || (const char *)base + bytes <= watched[i].base)) i++;
+    if (i == MAX_WATCHED) abort();
+    if (i == watched_count) watched_count++;
+    watched[i] = (struct watched){base, bytes, region};
     size_t wanted = bytes / PAGE + 2;
     if (wanted > page_room[region]) {
         pages[region] = realloc(pages[region], wanted * sizeof(struct page *));
@@ -481,7 +493,7 @@ static void race(const char *what, int other, const void *theirs, const void *mi
     find(address, &region, &offset);
     race_at[0] = mine, race_at[1] = theirs;
     sim_fail("rank %d %s what rank %d uses, and nothing says which comes first (%s + %#zx)", sim_rank(), what,
-             threads[other].rank, region ? "a tensor" : "the segment", offset);
+             threads[other].rank, region == REGIONS - 1 ? "a tensor" : "a segment", offset);
 }
 
 static void access_granule(struct place *p, bool write, const void *address, const void *code) {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_THREADS = 20, NOBODY = -1 };
+enum { MAX_THREADS = 24, NOBODY = -1 };
 
 /* A generator of numbers: splitmix64. */
 uint64_t random_bits(void);
@@ -43,6 +43,17 @@ void sim_busy(int threads);                     /* so many more are busy elsewhe
 extern const bool sim_exact;                    /* time and order are the simulator's; else (stress.c) the machine's */
 extern bool sim_faults;                         /* a fault has happened: sleeps may end by their bound, not by a wake-up */
 extern uint64_t sim_steps;
+
+/* For network.c: sleep on something until it is woken or the time is up; what was done before comes before. */
+void sim_wait(const void *on, uint64_t deadline);
+void sim_wake(const void *on);
+void sim_acquired(const void *on);
+void sim_released(const void *on);
+void sim_network_begin(void);
+void sim_pair(int *pair, int rank_a, int rank_b); /* a connection between these */
+void sim_network_kill(int rank);
+bool sim_network_busy(void);                      /* something is on its way */
+void sim_network_describe(void);
 
 /* Memory that is watched: the same at several addresses (the mappings of one segment), or at one. */
 void sim_watch(const void *base, size_t bytes, int region);

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 struct thread { pthread_t id; int rank; bool awaited; void (*body)(void *); void *argument; uint64_t state; };
@@ -101,23 +102,32 @@ void sim_kill(int rank) { (void)rank; }
 void sim_at(uint64_t step, bool (*act)(void)) { (void)step, (void)act; }
 void sim_busy(int more) { (void)more; }
 void sim_describe(void) {}
+void sim_network_begin(void) {}
+void sim_network_describe(void) {}
+void sim_pair(int *pair, int rank_a, int rank_b) {
+    (void)rank_a, (void)rank_b;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) __builtin_trap();
+}
 
 /* One mapping for all. */
 void *__real_hora_map(int fd);
 void __real_hora_unmap(void *base);
-static struct { int fd, users; void *base; } mapped = {-1, 0, NULL};
+static struct mapping { int fd, users; void *base; } mappings[8];
 
 void *__wrap_hora_map(int fd) {
     pthread_mutex_lock(&guard);
-    if (mapped.fd != fd) mapped.base = __real_hora_map(fd), mapped.fd = fd;
-    mapped.users++;
-    void *base = mapped.base;
+    struct mapping *m = mappings;
+    while (m->users && m->fd != fd) m++;
+    if (!m->users) m->base = __real_hora_map(fd), m->fd = fd;
+    m->users++;
+    void *base = m->base;
     pthread_mutex_unlock(&guard);
     return base;
 }
 
 void __wrap_hora_unmap(void *base) {
     pthread_mutex_lock(&guard);
-    if (base && !--mapped.users) __real_hora_unmap(base), mapped.fd = -1;
+    for (struct mapping *m = mappings; base && m < mappings + 8; m++)
+        if (m->users && m->base == base && !--m->users) __real_hora_unmap(base);
     pthread_mutex_unlock(&guard);
 }

@@ -14,8 +14,12 @@ def hosts_of(*hosts: str, settings: Settings = Settings(), core: bool = True) ->
 
 
 def test_the_transport_follows_from_where_the_workers_are() -> None:
-    assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == "gloo"
-    assert hosts_of("a", "a", "b") == "shm+gloo" and hosts_of("a", "a", "b", core=False) == "gloo"
+    assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == hosts_of("a", "a", "b") == "shm+tcp"
+    assert hosts_of("a", "a", "b", core=False) == "gloo"
+    assert hosts_of(*["a"] * 128, *["b"] * 128) == "shm+tcp" and hosts_of(*["a"] * 129, *["b"] * 128) == "shm+gloo"
+    by_gloo = Settings(transport="shm+gloo")
+    assert hosts_of("a", "a", "b", settings=by_gloo) == "shm+gloo" and hosts_of("a", "b", settings=by_gloo) == "gloo"
+    assert hosts_of("a", "a", settings=by_gloo) == "shm"
     assert hosts_of("a", "a", core=False) == "gloo"
     assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
     assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"

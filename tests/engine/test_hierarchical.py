@@ -356,6 +356,7 @@ def test_abort_ends_what_waits(count: int, missing: int) -> None:
 DYING = """
 import json, os, sys, time
 import numpy as np
+os.environ["HORA_TRANSPORT"] = "shm+gloo"
 from hora.engine import session
 from hora.errors import HoraError
 from hora.transport.base import Buffer, DType, Kind, ReduceOp

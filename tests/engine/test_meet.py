@@ -79,7 +79,7 @@ def test_on_several_hosts_they_meet_through_a_file_that_does_not_stay(job: str, 
     assert [(report["code"], report["rank"], report["wrong"]) for report in reports] == [
         (0, rank, 0) for rank in range(4)
     ], reports
-    assert {report["transport"] for report in reports} == {"shm+gloo"}
+    assert {report["transport"] for report in reports} == {"shm+tcp"}
     assert all(report["addresses"] and all(report["addresses"]) for report in reports)
     assert not list(tmp_path.iterdir())
 

@@ -30,6 +30,7 @@ STOP_TIMEOUT_S = 10.0
 # Which host each rank is on, by the name of the transport: several names for this machine are as good as several.
 # With one rank a host there would be nothing but Gloo; ``tests/engine/test_hierarchical.py`` has that and many more.
 LAYOUTS = {
+    "shm+tcp": {2: ("ea", "eb"), 3: ("ea", "eb", "ea"), 4: ("ea", "eb", "eb", "ec")},
     "shm+gloo": {3: ("ea", "ea", "eb"), 4: ("ea", "ea", "eb", "eb")},
 }
 
@@ -103,7 +104,7 @@ class Crew:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-            "HORA_TRANSPORT": "auto" if self.transport in LAYOUTS else self.transport,
+            "HORA_TRANSPORT": "auto" if self.transport == "shm+tcp" else self.transport,
             "HORA_DYNAMIC_PROCESS_SETS": "1",
             "OMP_NUM_THREADS": "1",
         }

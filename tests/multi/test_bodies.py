@@ -9,7 +9,7 @@ import pytest
 from tests.multi.body import SIZES, all_bodies
 from tests.multi.crew import Crew
 
-TRANSPORTS = ("shm", "gloo", "shm+gloo")
+TRANSPORTS = ("shm", "gloo", "shm+tcp", "shm+gloo")
 BODIES = all_bodies()
 
 

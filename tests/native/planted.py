@@ -66,7 +66,7 @@ BUGS = {
     "leaves-what-it-joined": Bug(
         "a rank leaves that has arrived at something which others then carry out without it",
         "table.c",
-        (("set_at(c, e->set)->position[c->rank] >= 0) {", "set_at(c, e->set)->position[c->rank] >= 0 && !arrived(e, c->rank)) {"),),
+        (("set_at(c, e->set)->position[gone] >= 0) {", "set_at(c, e->set)->position[gone] >= 0 && !arrived(e, gone)) {"),),
     ),
     "given-away-too-early": Bug(
         "the place of an operation is given to another before all that points to it is gone",
@@ -115,7 +115,7 @@ BUGS = {
     "gone-before-unlock": Bug(
         "a rank that is killed while it leaves keeps the lock, and counts as one that left",
         "life.c",
-        (("            atomic_store(&self(c)->left, 1);\n", "            atomic_store(&self(c)->left, 1);\n            atomic_store(&self(c)->state, GONE_CLEAN);\n"),),
+        (("            leave_table(c, c->rank);\n", "            atomic_store(&self(c)->state, GONE_CLEAN);\n            leave_table(c, c->rank);\n"),),
     ),
     "last-join-closes-nothing": Bug(
         "what only waited for the last rank to join is never done",

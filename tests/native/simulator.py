@@ -29,7 +29,7 @@ class NotBuilt(Exception):
 
 def build(native: Path, output: Path, kept: Path | None = None) -> None:
     """Compile the simulator with the core's sources in ``native``. ``kept``: a folder with what was compiled before."""
-    ours = [NATIVE / "sim" / name for name in (*_PROGRAMS, "simulate.c")]
+    ours = [NATIVE / "sim" / name for name in (*_PROGRAMS, "simulate.c", "network.c")]
     seam = [*_COMMON, *_SEAM, str(NATIVE / "sim" / "seam.h")]
     wanted = [(source, seam) for source in sorted(native.glob("*.c"))]
     wanted += [(source, [*_COMMON, "-O2", "-DHORA_SIMULATED"]) for source in ours]

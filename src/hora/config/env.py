@@ -168,8 +168,8 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: auto (shared memory inside a host, gloo between hosts), mpi (the same with MPI "
-             "between hosts), shm (one host), or gloo between all workers."),
+             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts), mpi "
+             "(the same with MPI between hosts), shm+gloo (with Gloo), shm (one host), or gloo between all workers."),
     Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
              "On several hosts, combine inside each host first; 0 lets all workers talk to all."),
     Variable("CPU_OPERATIONS", "transport", _cpu_operations,

@@ -14,7 +14,7 @@ PREEMPTED_EXIT_CODE = 75
 JoinAverage = Literal["all", "active"]
 NonFinite = Literal["off", "warn", "stop", "skip"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
-Transport = Literal["auto", "shm", "gloo", "mpi"]
+Transport = Literal["auto", "shm", "gloo", "mpi", "shm+gloo"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

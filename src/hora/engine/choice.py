@@ -38,7 +38,10 @@ def choose(hellos: Sequence[Hello]) -> tuple[str, str]:
         if len(hellos) > MOST_ON_A_HOST:
             return "gloo", f"{len(hellos)} workers are on one host, and at most {MOST_ON_A_HOST} can share its memory"
         return "shm", ""
-    shared = settings.hierarchical and 1 < max(hosts.values()) <= MOST_ON_A_HOST and all(h.core for h in hellos)
+    core = settings.hierarchical and all(hello.core for hello in hellos)
+    if settings.transport == "auto" and core and len(hellos) <= MOST_ON_A_HOST:  # a table has places for all of them
+        return "shm+tcp", several
+    shared = core and 1 < max(hosts.values()) <= MOST_ON_A_HOST
     return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
 
 

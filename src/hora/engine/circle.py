@@ -17,7 +17,7 @@ from hora.engine.backend import RankState, Snapshot
 from hora.engine.explain import given_up
 from hora.engine.fuse import plan
 from hora.engine.request import Request
-from hora.engine.snapshot import pack
+from hora.engine.snapshot import merged, pack
 from hora.transport.base import Kind
 from hora.wire.frame import WireError
 from hora.wire.messages import (
@@ -85,7 +85,8 @@ class Circle:
     last time into plans, so that what became ready together can be fused: call it when no more input is at hand.
     """
 
-    def __init__(self, generation: int, peers: Sequence[Peer], settings: Settings) -> None:
+    def __init__(self, generation: int, peers: Sequence[Peer], settings: Settings, tables: bool = False) -> None:
+        self._tables = tables  # operations are agreed on elsewhere: verdicts on them are passed on
         self.generation, self.peers, self.settings = generation, tuple(peers), settings
         self.outbox: list[tuple[tuple[int, ...], Message]] = []
         self.present = {peer.rank for peer in peers}  # neither left nor dead
@@ -117,6 +118,8 @@ class Circle:
                 self._decide(lambda: self._agreement.join(rank, average_active))
             case Verdict(name=name, members=members, missing=missing, kind=kind, text=text):
                 self._decisions += self._agreement.fail((name, members), missing, kind, text)
+                if self._tables:
+                    self._tell(self.present, message)
             case StoreSet(key=key, value=value):
                 self._set(key, value)
             case StoreGet(id=ask_id, key=key):
@@ -330,7 +333,8 @@ class Circle:
             blocked, waiting_on = (reply.blocked, reply.waiting_on) if reply is not None else (False, ())
             silent = reply is None and peer.rank in self.present
             states.append(RankState(peer.rank, peer.pid, blocked, waiting_on, silent))
-        snapshot = pack(Snapshot(self._agreement.progress, tuple(states), self._agreement.pending(now)))
+        pending = (*self._agreement.pending(now), *merged(reply.pending for reply in look.replies.values()))
+        snapshot = pack(Snapshot(self._agreement.progress, tuple(states), pending))
         for rank, ask_id in self._askers:
             self._tell((rank,), SnapshotReply(self.generation, ask_id, snapshot))
         self._look, self._askers = None, []

@@ -145,10 +145,15 @@ class HostTable:
         return known
 
 
-def make_segment(size: int, generation: int, settings: Settings) -> tuple[shm.Segment | None, bytes]:
-    """Memory for the workers of this host, and what to tell them of it: if there is none, why."""
+def make_segment(
+    size: int, generation: int, settings: Settings, host_of: Sequence[int] = (), host: int = 0
+) -> tuple[shm.Segment | None, bytes]:
+    """Memory for the workers of this host, and what to tell them of it: if there is none, why.
+
+    With ``host_of`` the workers are on several hosts, of which this is number ``host``.
+    """
     try:
-        segment = shm.create_segment(size, generation, settings)
+        segment = shm.create_segment(size, generation, settings, host_of, host)
     except (OSError, HoraError) as error:
         return None, _NONE + str(error).encode()
     return segment, show_segment(segment)

@@ -448,7 +448,7 @@ class Hub:
             for guest in guests.values():
                 self._send(guest, m.encode(m.Refused(generation, "unfit", text)))
             return
-        circle = Circle(generation, peers, settings)
+        circle = Circle(generation, peers, settings, transport == "shm+tcp")
         self._circles[circle] = guests
         self._idle.clear()
         if segment is not None:

@@ -293,7 +293,11 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
     made: shm.Segment | None = None
     if to_share := meeting.transport == "shm" and meeting.segment_fd < 0:
         meeting, made = _share_segment(meeting)
-    if meeting.transport == "shm":
+    if meeting.transport == "shm+tcp":
+        from hora.engine import links
+
+        backend = links.start(meeting)
+    elif meeting.transport == "shm":
         try:
             backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
@@ -306,7 +310,8 @@ def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine
         backend = _talk(meeting)
     key = meeting.channel.key_for(f"generation {_generation}")
     started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend, key)
-    if to_share and meeting.transport == "shm":
+    made = getattr(backend, "segment", None) or made
+    if meeting.transport == "shm+tcp" or (to_share and meeting.transport == "shm"):
         started.meet_all("init shared memory")
         if made is not None:
             made.close()  # all have opened it

@@ -7,12 +7,14 @@ a few dozen bytes and not a request for every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.request import Request
 
-__all__ = ["pack", "unpack"]
+__all__ = ["merged", "pack", "unpack"]
 
 Ranks = tuple[int, ...]
 
@@ -109,6 +111,18 @@ def unpack(data: bytes) -> Snapshot:
         for r in packed.ranks
     )
     return Snapshot(packed.progress, ranks, tuple(pending))
+
+
+def merged(packed: Iterable[bytes]) -> tuple[Pending, ...]:
+    """What the tables of several hosts know of the same operations, put together."""
+    found: dict[tuple[str, Ranks], Pending] = {}
+    for one in packed:
+        for p in unpack(one).pending if one else ():
+            known = found.get((p.name, p.members), p)
+            requests = dict(sorted((known.requests | p.requests).items()))
+            missing = tuple(rank for rank in p.members if rank not in requests)
+            found[p.name, p.members] = Pending(p.name, p.members, requests, max(known.age_s, p.age_s), missing)
+    return tuple(p for p in found.values() if p.missing)
 
 
 _decoder = msgspec.msgpack.Decoder(_Packed)

@@ -25,6 +25,7 @@ from hora.engine.explain import compact_ranks, suspicious_lines
 from hora.engine.line import Line
 from hora.engine.request import Request, Segment
 from hora.engine.tablefault import TEXT_BYTES, Failure, Faults, Status
+from hora.engine.tableticket import GroupTicket, Immediate, TableTicket
 from hora.engine.tableview import Place, describe, parse_snapshot, process_state
 from hora.errors import (
     HoraError,
@@ -49,72 +50,6 @@ _LEAVE_S = 600.0  # how long to wait for a lock that another rank holds, if noth
 _MOST_SEGMENTS, _MOST_GATHERED = 4096, 256  # MAX_SEGMENTS, MAX_META: a larger group is submitted in parts
 
 
-class TableTicket:
-    """A submission, and what it keeps alive."""
-
-    __slots__ = ("_kept", "number", "request", "segments")
-
-    def __init__(self, request: Request, number: int, kept: object, segments: int = 1) -> None:
-        self.request, self.number, self._kept, self.segments = request, number, kept, segments
-
-
-class GroupTicket(TableTicket):
-    """A group that is larger than a place in the table: its parts are submissions, and itself is none."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, request: Request, parts: Sequence[TableTicket]) -> None:
-        super().__init__(request, -1, None)
-        self.parts = parts
-
-
-class Immediate:
-    """Carries out one request of one tensor again and again, in place: one call into the core each time.
-
-    ``again(ready, address)`` does it and is 0 if that went well; anything else goes to ``finish``, which waits on or
-    raises. ``start`` is the same without waiting.
-    """
-
-    __slots__ = ("_backend", "_plan", "_request", "again", "ready")
-
-    def __init__(self, backend: TableBackend, request: Request) -> None:
-        self._backend, self._request, self._plan = backend, request, -1
-        self._plan = backend._make_plan(request)
-        self.again, self.ready = backend._lib.again, backend._lib.ready(backend._core, self._plan)
-        if not self.ready:
-            backend._raise(Status.FULL, request, None)
-
-    def __call__(self, address: int) -> None:
-        """Reduce the memory at this address; returns when done, or raises."""
-        if code := self.again(self.ready, address):
-            self.finish(code, address)
-
-    def finish(self, code: int, address: int) -> None:
-        """What the core could not finish at once: wait on, or raise."""
-        while code >> 62 and code & 0xFF == _PENDING:  # the table's lock was not to be had
-            code = self.again(self.ready, address)
-        status, number = code & 0xFF, code >> 8
-        if code >> 62:
-            self._backend._raise(status, self._request, None)  # it was refused: there is no ticket
-        ticket = TableTicket(self._request, number, None)
-        if status == _PENDING:
-            self._backend.wait(ticket)
-        else:
-            self._backend.conclude(ticket, status)
-
-    def start(self, address: int, owner: object) -> TableTicket:
-        """Begin it; ``owner`` keeps the memory alive meanwhile."""
-        backend = self._backend
-        while (number := backend._lib.submit_one(backend._core, self._plan, address, address)) == _BUSY:
-            pass
-        if number < 0:
-            self._backend._raise(-number, self._request, None)
-        return TableTicket(self._request, number, owner)
-
-    def __del__(self) -> None:
-        self._backend._drop_plan(self._plan)
-
-
 class TableBackend:
     """See ``engine.backend.Backend``. ``line`` leads to the hub; a worker that is alone has none."""
 
@@ -132,10 +67,11 @@ class TableBackend:
         self.rank, self.peers, self._settings = rank, tuple(peers), settings
         self._generation, self._line = generation, line
         self._lib = lib = shm.load()
-        pids = [peer.pid for peer in peers]
+        here = peers[rank].host
+        pids = [peer.pid if peer.host == here else 0 for peer in peers]  # 0: another host's
         self._core = lib.open(
-            fd, rank, shm.spin_us(settings, pids), round(settings.cycle_time_ms * 1000), settings.fusion_bytes,
-            settings.cache_capacity, int(settings.disable_group_fusion),
+            fd, rank, shm.spin_us(settings, filter(None, pids)), round(settings.cycle_time_ms * 1000),
+            settings.fusion_bytes, settings.cache_capacity, int(settings.disable_group_fusion),
         )  # fmt: skip
         if not self._core:
             raise HorovodInternalError("the shared memory handed to this worker is not Hora's, or of another version.")
@@ -159,6 +95,7 @@ class TableBackend:
         self._sets: dict[tuple[int, ...], int] = {}
         self._warned: set[frozenset[str]] = set()
         self._abandoned: list[object] = []  # buffers that the core may still touch
+        self.segment: shm.Segment | None = None  # if this rank made it: until all have opened it
 
     # ---- operations ----
 
@@ -339,7 +276,8 @@ class TableBackend:
         description = describe(request)
         number = self._lib.plan(
             self._core, key0, key1, self._set(request.members, request), request.kind, request.op, request.root,
-            request.prescale, request.postscale, fingerprint, line, int(not request.named), len(segments),
+            request.prescale, request.postscale, fingerprint, line, int(not request.named),
+            -1 if request.wire is None else int(request.wire), len(segments),
             (ctypes.c_uint64 * len(numbers))(*numbers), description, len(description),
         )  # fmt: skip
         if number < 0:
@@ -429,7 +367,7 @@ class TableBackend:
 
     def say(self, text: str) -> None:
         """Leave last words for the others, such as the exception that ends this process."""
-        self._lib.say(self._core, text.encode()[-TEXT_BYTES + 1 :])
+        self._lib.say(self._core, self.rank, text.encode()[-TEXT_BYTES + 1 :])
 
     # ---- memory that peers can reduce in place ----
 

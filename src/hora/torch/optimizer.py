@@ -241,7 +241,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self._reducer is not None and self._reducer.touched:
-            self._reducer.discard()
+            self._reducer.finish(keep=False)
         self._synchronized = self._scaler_saw = False
         super().load_state_dict(state_dict)
 
@@ -297,7 +297,7 @@ class _Distributed(torch.optim.Optimizer):
                 " optimizer.synchronize(). The gradients are being reduced, and the other ranks wait for them. Call"
                 " step() first; or synchronize(), on all ranks, if they are to be thrown away."
             )
-        reducer.discard()
+        reducer.finish(keep=False)
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, followed by the reduction of the gradients it computed."""

@@ -150,12 +150,8 @@ class Reducer:
         """Leave gradients as they are and send nothing, until told otherwise; all ranks do so between the same steps.
         For measuring what communication costs."""
         self.resting = resting
-        for entry in self._entries:
-            if entry.hook is not None:
-                if resting:
-                    entry.hook.remove()
-                else:
-                    self._hook(entry)
+        for entry in [entry for entry in self._entries if entry.hook is not None]:
+            entry.hook.remove() if resting else self._hook(entry)
 
     def close(self) -> None:
         """Let the parameters go."""
@@ -219,7 +215,7 @@ class Reducer:
                 " backward_passes_per_step to accumulate gradients locally over more backward passes, or call"
                 " step() or zero_grad() in between."
             )
-        self.discard()
+        self.finish(keep=False)
         assert entry.fire is not None
         entry.fire(parameter)
 
@@ -282,13 +278,10 @@ class Reducer:
         if self._passes > 1 and not self.touched:
             self._reset()
 
-    def discard(self) -> None:
-        """Throw this step's gradients away, here and on the other ranks, which must do the same."""
-        self.finish(keep=False)
-
     def finish(self, keep: bool = True, watched: bool = False) -> bool:
         """Submit what is missing, wait for all, and leave the reduced gradients in ``param.grad``.
 
+        With ``keep`` False they are thrown away, here and on the other ranks, which must do the same.
         False if they are not finite and the step is to be left out (HORA_NONFINITE=skip). Nothing is said about that if
         the caller watches for it, as a GradScaler does, to which it is nothing special.
         """

@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 4
+ABI = 5
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
@@ -28,9 +28,11 @@ _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
 # name: (result, arguments); see native/hora.h
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "abi": (_INT, ()),
-    "format": (_INT, (_INT, _INT, _U32, _U64)),
+    "format": (_INT, (_INT, _INT, _U32, _U64, _INT, _INT, _POINTER)),
     "open": (_CORE, (_INT, _INT, _I64, _I64, _U64, _U64, _INT)),
     "watch": (_INT, (_CORE, _POINTER)),
+    "link": (_INT, (_CORE, _POINTER, _TEXT)),
+    "linger": (_INT, (_CORE, _I64)),
     "pin": (_INT, (_CORE, _INT)),
     "leave": (_INT, (_CORE,)),
     "close": (None, (_CORE,)),
@@ -39,7 +41,25 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "set": (_INT, (_CORE, _POINTER, _INT)),
     "plan": (
         _I64,
-        (_CORE, _U64, _U64, _INT, _INT, _INT, _INT, _DOUBLE, _DOUBLE, _U64, _U64, _INT, _INT, _POINTER, _TEXT, _INT),
+        (
+            _CORE,
+            _U64,
+            _U64,
+            _INT,
+            _INT,
+            _INT,
+            _INT,
+            _DOUBLE,
+            _DOUBLE,
+            _U64,
+            _U64,
+            _INT,
+            _INT,
+            _INT,
+            _POINTER,
+            _TEXT,
+            _INT,
+        ),
     ),
     "drop": (None, (_CORE, _I64)),
     "submit": (_I64, (_CORE, _I64, _POINTER, _POINTER, _POINTER, _INT)),
@@ -67,7 +87,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mark_dead": (None, (_CORE, _INT, _TEXT)),
     "state": (_INT, (_CORE, _INT)),
     "status": (_INT, (_CORE, _INT, _POINTER, _INT)),
-    "say": (None, (_CORE, _TEXT)),
+    "say": (None, (_CORE, _INT, _TEXT)),
     "said": (_INT, (_CORE, _INT, _POINTER, _INT)),
     "snapshot": (_I64, (_CORE, _POINTER, _I64)),
     "waiting": (_INT, (_CORE,)),
@@ -134,11 +154,15 @@ def load() -> Library:
 class Segment:
     """A segment as its maker sees it: to hand to the workers, and to note how one of them ended."""
 
-    def __init__(self, size: int, generation: int, arena_bytes: int) -> None:
+    def __init__(
+        self, size: int, generation: int, arena_bytes: int, host_of: Sequence[int] = (), host: int = 0
+    ) -> None:
         self._library = load()
         self.size, self.generation = size, generation
         self.fd = os.memfd_create(f"hora-{generation}", os.MFD_CLOEXEC)
-        error = self._library.format(self.fd, size, generation, arena_bytes)
+        hosts = max(host_of, default=0) + 1
+        places = (ctypes.c_int32 * len(host_of))(*host_of)
+        error = self._library.format(self.fd, size, generation, arena_bytes, hosts, host, places)
         self._core = None if error else self._library.open(self.fd, -1, 0, 0, 0, 0, 0)
         if not self._core:
             os.close(self.fd)
@@ -159,13 +183,16 @@ class Segment:
             self._core = None
 
 
-def create_segment(size: int, generation: int, settings: Settings) -> Segment:
-    """Make the memory for one generation of ``size`` workers.
+def create_segment(
+    size: int, generation: int, settings: Settings, host_of: Sequence[int] = (), host: int = 0
+) -> Segment:
+    """Make the memory for one generation of ``size`` workers; ``host_of`` says where each is, if not all are here.
 
     >>> segment = create_segment(2, 1, Settings()) if available() else None
     >>> if segment: segment.close()
     """
-    return Segment(size, generation, settings.arena_bytes or _arena_bytes(size))
+    here = sum(place == host for place in host_of) or size
+    return Segment(size, generation, settings.arena_bytes or _arena_bytes(here), host_of, host)
 
 
 def _arena_bytes(size: int) -> int:

@@ -351,6 +351,12 @@ class Channel:
         """The next file descriptor the peer passed; the caller owns it."""
         return self._endpoint.take_descriptor()
 
+    def detach(self) -> int:
+        """The descriptor of the socket, which is the caller's from now on; nothing may have come that was not read."""
+        if self._received or self._endpoint.partial_since is not None:
+            raise WireError("the peer went on before it was asked to")
+        return self._sock.detach()
+
     def close(self) -> None:
         """Close, and wake whoever is blocked in ``receive``."""
         with contextlib.suppress(OSError):

@@ -69,7 +69,8 @@ class Welcome(Message, frozen=True):
     """All members are here. ``transport`` is "shm" on one host: the memory comes along as a file ``descriptor``, unless
     the hub is elsewhere; then the members make it themselves.
 
-    The others are "gloo" and "mpi", and "shm+gloo" and "shm+mpi": shared memory inside each host, the other between.
+    The others are "gloo" and "mpi", and "shm+tcp", "shm+gloo" and "shm+mpi": shared memory inside each host, the other
+    between; "tcp" is the C core's own connections.
     ``unshared`` says why it is not "shm", if somebody might have expected that.
     """
 
@@ -234,6 +235,7 @@ class StateReply(Message, frozen=True):
     id: int
     blocked: bool
     waiting_on: tuple[tuple[str, Members], ...]
+    pending: bytes = b""  # what ``engine.snapshot`` packed of operations that its host's table knows
 
 
 class SnapshotReply(Message, frozen=True):
