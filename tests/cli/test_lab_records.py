@@ -57,7 +57,7 @@ def test_list_is_newest_first(hora: Hora, tmp_path: Path) -> None:
     assert [(line["kind"], line["workers"], line["state"]) for line in found] == [
         ("run", "8 on 2", "failed"), ("scaling", "1-2", "done"), ("run", "2", "done"),
     ]  # fmt: skip
-    assert found[1]["result"] == "efficiency 90 %"
+    assert found[1]["result"] == "efficiency 80 % on 2"
     assert found[2]["result"] == "accuracy 97.50 %"
     assert [line[2] for line in rows(said.out) if line[0].startswith("2026")] == ["run", "scaling", "run"]
     assert [line["kind"] for line in _listed(hora, tmp_path, "--kind", "scaling")] == ["scaling"]

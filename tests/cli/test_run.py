@@ -293,7 +293,8 @@ def test_more_workers_than_cores_are_told_at_once() -> None:
     assert not run_hora("run", "-np", str(cores), "true").stderr
 
 
-def test_tensorflow_is_asked_to_be_quiet_unless_the_user_says_otherwise() -> None:
+def test_tensorflow_is_asked_to_be_quiet_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     program = python("import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])")
     assert run_hora("run", "-np", "1", *program).stdout == "2\n"
     assert run_hora("run", "-np", "1", *program, TF_CPP_MIN_LOG_LEVEL="0").stdout == "0\n"

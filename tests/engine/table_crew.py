@@ -24,7 +24,7 @@ from hora.transport.base import Buffer, DType, Kind, ReduceOp
 from hora.wire.messages import Peer
 
 DEADLINE_S = 30.0
-LOCK_AT, NEXT_STAMP_AT = 192, 448  # struct header of native/core.h
+LOCK_AT, NEXT_STAMP_AT = 768, 1024  # struct header of native/core.h
 AT_ENTRIES, ENTRY_BYTES, ROUND_AT = 64, 72, 64  # there, there, and in struct entry
 
 

@@ -75,11 +75,11 @@ def apart(directory: Path | str) -> Callable[[int], dict[str, Any]]:
 
 
 def test_on_several_hosts_they_meet_through_a_file_that_does_not_stay(job: str, tmp_path: Path) -> None:
-    reports = run_crew("once,steps", 4, job=job, place=apart(tmp_path), transport="auto", timeout_s=100)
+    reports = run_crew("once,steps", 4, job=job, place=apart(tmp_path), transport="shm+gloo", timeout_s=100)
     assert [(report["code"], report["rank"], report["wrong"]) for report in reports] == [
         (0, rank, 0) for rank in range(4)
     ], reports
-    assert {report["transport"] for report in reports} == {"shm+tcp"}
+    assert {report["transport"] for report in reports} == {"shm+gloo"}
     assert all(report["addresses"] and all(report["addresses"]) for report in reports)
     assert not list(tmp_path.iterdir())
 

@@ -310,7 +310,7 @@ def test_who_leaves_without_submitting_is_named() -> None:
     with Crew(11) as crew:
         ticket = crew.ranks[0].allreduce(np.ones(3), "x")
         crew.ranks[10].backend.leave()
-        with pytest.raises(ShutDownError, match="'x' cannot finish: rank 10 shut Hora down without submitting it"):
+        with pytest.raises(ShutDownError, match="'x' cannot be done: rank 10 has shut Hora down without submitting it"):
             crew.ranks[0].backend.wait(ticket)
 
 

@@ -229,7 +229,7 @@ def test_leaving_in_good_order(world: World) -> None:
 
     first, second, _ = world.each(body)
     assert isinstance(first, ShutDownError) and isinstance(second, ShutDownError)
-    assert "shut down" in str(first)
+    assert "shut Hora down" in str(first)
 
 
 def test_who_leaves_because_of_an_exception_is_quoted(world: World) -> None:

@@ -43,7 +43,6 @@ def crews() -> Iterator[Crews]:
 LONG = {
     "shm-4-allreduce.every_dtype_and_op",
     "gloo-3-allreduce.every_dtype_and_op",
-    "shm+gloo-4-adasum_optimizer.equals_a_simulation",
 }
 
 

@@ -252,7 +252,7 @@ def test_replicas_are_compared_at_a_step_that_all_ranks_call_the_same(steps: int
     seen = list[int]()
     guard = SimpleNamespace(every=10, check_replicas=lambda named, step: seen.append(step))
     reducer = Reducer.__new__(Reducer)
-    reducer._steps, reducer._guard, reducer._asked = steps - 1, guard, REPLICAS  # type: ignore[assignment]
+    reducer.steps, reducer._guard, reducer._asked = steps - 1, guard, REPLICAS  # type: ignore[assignment]
     reducer._entries, reducer._is_first = [], False
     reducer.after_step()
     assert seen == [told]

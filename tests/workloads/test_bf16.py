@@ -70,9 +70,9 @@ def test_what_a_framework_says_is_told(tmp_path: Path, module: str, wrong: str) 
 
 @pytest.mark.parametrize("workers", [(), ("-np", "2")], ids=["here", "two"])
 def test_hora_train_refuses_before_anything_starts(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    environ = processor(tmp_path, ALWAYS)
+    environ, data = processor(tmp_path, ALWAYS), write_digits(tmp_path / "data", train=40, test=20)
     done = run_hora(
-        "train", "mnist", *workers, "--precision", "bf16", "--data", tmp_path / "none", "--out", tmp_path / "out",
+        "train", "mnist", *workers, "--precision", "bf16", "--data", data, "--out", tmp_path / "out",
         PYTHONPATH=environ["PYTHONPATH"],
     )  # fmt: skip
     assert done.returncode == 3 and done.stdout == "" and not (tmp_path / "out").exists()

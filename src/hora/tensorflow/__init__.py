@@ -18,10 +18,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hora.config.env import make_tensorflow_quiet
+from hora.config.env import make_tensorflow_quiet as _make_quiet
 
 try:
-    make_tensorflow_quiet()
+    _make_quiet()
     import tensorflow as _tensorflow
 except ImportError as reason:
     raise ImportError(

@@ -76,9 +76,10 @@ def test_several_workers_take_turns_in_one_run_and_nothing_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, tried = measured(tmp_path, monkeypatch, pauses=True, save_every=0.25)
-    kinds = [(trial.workers, trial.by_turns, trial.timeline, trial.options.get("save_every")) for trial in tried]
-    turn = [(1, False, False, 0), (2, True, False, 0)]
-    assert kinds == [*turn, *turn, (2, False, True, 0), (2, False, False, 0.25)], "but where that is what is measured"
+    kinds = [(trial.workers, trial.by_turns, trial.timeline, trial.options.get("save", True)) for trial in tried]
+    turn = [(1, False, False, False), (2, True, False, False)]
+    assert kinds == [*turn, *turn, (2, False, True, False), (2, False, False, True)]
+    assert tried[-1].options["save_every"] == 0.25, "that is what is measured there"
 
 
 def test_keras_has_a_limit_of_its_own_and_no_in_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

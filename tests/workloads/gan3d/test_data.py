@@ -43,7 +43,7 @@ def test_files_are_taken_until_there_are_enough_events_and_divided(tmp_path: Pat
     assert len(data.train) == 18 and data.test.energy_gev.tolist() == [1000.0, 1001.0]
     with pytest.raises(BadData, match="cannot be divided"):
         load(tmp_path, events=2)
-    with pytest.raises(BadData, match="is not a folder"):
+    with pytest.raises(BadData, match="there is no folder"):
         load(tmp_path / "elsewhere", events=2)
 
 
