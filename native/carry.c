@@ -232,11 +232,6 @@ static int adasum_from(struct plan *p, uint32_t k, char *out, const void *const 
     return OK;
 }
 
-static uint64_t rows_of(const struct shape *s, int m, int count) { /* elements of member m's part of a reducescatter */
-    uint64_t rows = s->row ? s->count / s->row : 0;
-    return (rows / (uint64_t)count + ((uint64_t)m < rows % (uint64_t)count)) * s->row;
-}
-
 /* All inputs are here: make this rank's result of them. */
 static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
     struct plan *p = t->plan;
@@ -280,8 +275,8 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
         uint64_t low = 0, count = shape->count;
         int status = OK;
         if (p->kind == REDUCESCATTER) {
-            for (int m = 0; m < me; m++) low += rows_of(shape, m, (int)s->count) * item;
-            count = rows_of(shape, me, (int)s->count);
+            for (int m = 0; m < me; m++) low += part_of(shape, m, (int)s->count) * item;
+            count = part_of(shape, me, (int)s->count);
         }
         for (int m = 0; m < n; m++) in[m] = at[m] ? at[m] + low : NULL;
         if (p->kind == BROADCAST) {

@@ -339,6 +339,8 @@ static inline struct entry *entry_at(struct core *c, uint32_t e) {
     return (struct entry *)(c->base + c->header->at_entries + (uint64_t)e * c->header->entry_bytes);
 }
 static inline struct arrival *arrival_at(struct entry *e, int r) { return (struct arrival *)(e + 1) + r; }
+/* Whether this rank is in the open round. */
+static inline bool arrived(struct entry *e, int r) { return arrival_at(e, r)->round == e->round + 1; }
 static inline struct post *post_at(struct core *c, uint64_t n) {
     return (struct post *)(c->base + c->header->at_posts) + n % (2 * c->header->entry_count + 4 * MAX_RANKS);
 }
@@ -403,6 +405,7 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count);
 bool reduced_in_place(struct core *c, struct entry *e, uint64_t round);
 bool round_over(struct core *c, struct ticket *t);
 void harvest(struct core *c, struct ticket *t);
+uint64_t part_of(const struct shape *s, int m, int count);
 
 /* hosts.c: what this host tells the others, under the lock */
 void post(struct core *c, enum post_kind what, uint32_t entry, uint64_t value);

@@ -68,8 +68,6 @@ void post(struct core *c, enum post_kind what, uint32_t entry, uint64_t value) {
     c->post_wanted = true;
 }
 
-static bool arrived(struct entry *e, int r) { return arrival_at(e, r)->round == e->round + 1; }
-
 static void tell_set(struct link *l, uint32_t set) {
     struct set *s = set_at(l->c, set);
     if (l->set_told[set]) return;

@@ -327,7 +327,7 @@ static int run_exchange(struct circle *o, const struct exchange *x, enum kind ki
 }
 
 /* Elements of member m's part of a reducescatter: whole rows, the first members one more. */
-static uint64_t part_of(const struct shape *s, int m, int count) {
+uint64_t part_of(const struct shape *s, int m, int count) {
     uint64_t rows = s->row ? s->count / s->row : 0;
     return (rows / (uint64_t)count + ((uint64_t)m < rows % (uint64_t)count)) * s->row;
 }

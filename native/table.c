@@ -97,8 +97,6 @@ uint64_t record(struct core *c, struct entry *e, enum failure_code code, const c
     return serial + 1;
 }
 
-static bool arrived(struct entry *e, int r) { return arrival_at(e, r)->round == e->round + 1; }
-
 /* What the absent said about averages; of several, any. */
 static bool average_active(struct core *c, struct entry *e) {
     struct set *s = set_at(c, e->set);
