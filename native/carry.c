@@ -1,15 +1,12 @@
-/* Data between hosts: what was decided is moved, in the decided order, by the leaders' connections.
+/* Data between hosts, as a rank sees it: what it brings, what ranks of one host do for each other, what it takes.
  *
- * An allreduce between hosts is cut into a share for each of them. Every host sends each other host that one's share of
- * its own sum; the owner adds them up, in the order of hosts, as they come, and sends the result to all. That is the
- * number of bytes of a ring in two steps instead of 2 (n - 1), and every element is summed by one host in one order. Where
- * workers share a host, they have summed theirs before (sum_here): in shared memory, each a part. A partial sum is rounded
- * to the type of the tensor; where that could go wrong (integers averaged, products of halves), all inputs travel instead.
+ * An allreduce between hosts is cut into slices, and each slice into a share for every host that takes part. While one slice
+ * is on the network, ranks of a host copy in and add up the next, each a part of it (sum_here), and copy the results of those
+ * before out (take_early); the leaders' side is in exchange.c. A partial sum is rounded to the type of the tensor; where that
+ * could go wrong (integers averaged, products of halves), all inputs travel instead.
  *
  * For everything else all that a host needs of the others' inputs is collected in its leader's arena; each rank makes its
  * result of that, as it would of what lies in shared memory.
- *
- * Two operations never wait for each other: results of one and inputs of the next are on their way at once, older first.
  */
 #include "link.h"
 #include <stdlib.h>
@@ -17,11 +14,6 @@
 
 /* ---- how an operation lies in memory ---- */
 
-struct run { int dtype; uint64_t at, count; }; /* all segments of one element type, in a row */
-struct stages { int inner, outer; double prescale, postscale, divisor; };
-
-static uint64_t up64(uint64_t bytes) { return (bytes + 63) & ~63ull; }
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* A reduction in two steps, inside hosts and between them; false if a partial sum might not fit its type. */
 static bool two_steps(int op, int wire, double prescale, double postscale, int dtype, double divisor, struct stages *s) {
@@ -39,7 +31,7 @@ static bool two_steps(int op, int wire, double prescale, double postscale, int d
     return true;
 }
 
-static bool stages_of(const struct task *t, int dtype, double divisor, struct stages *s) {
+bool stages_of(const struct task *t, int dtype, double divisor, struct stages *s) {
     return two_steps((int)t->op, t->wire, t->prescale, t->postscale, dtype, divisor, s);
 }
 
@@ -68,33 +60,66 @@ static int runs_of(const struct shape *segments, uint32_t count, struct run *run
     return n;
 }
 
-/* Copy tensors into that layout, or out of it. */
+void lay_out(struct layout *l, const struct shape *segments, uint32_t count, int hosts) {
+    *l = (struct layout){.hosts = hosts};
+    l->run_count = runs_of(segments, count, l->runs);
+    uint64_t bytes = (uint64_t)SLICE_BYTES / (uint64_t)hosts;
+    l->share_bytes = bytes < LEAST_SHARE ? LEAST_SHARE : bytes > FRAME_BYTES ? FRAME_BYTES : bytes & ~(uint64_t)(LEAST_SHARE - 1);
+    for (int i = 0; i < l->run_count; i++) {
+        uint64_t whole = l->share_bytes / item_bytes[l->runs[i].dtype] * (uint64_t)hosts;
+        l->slices += (uint32_t)((l->runs[i].count + whole - 1) / whole);
+    }
+}
+
+struct slice slice_at(const struct layout *l, uint32_t number) {
+    for (int run = 0;; run++) {
+        uint64_t whole = l->share_bytes / item_bytes[l->runs[run].dtype] * (uint64_t)l->hosts, count = l->runs[run].count;
+        uint32_t slices = (uint32_t)((count + whole - 1) / whole);
+        if (number < slices) return (struct slice){run, number * whole, least(count - number * whole, whole)};
+        number -= slices;
+    }
+}
+
+void part_of_slice(const struct slice *b, int index, int of, uint64_t *low, uint64_t *high) {
+    uint64_t part = ((b->count + (uint64_t)of - 1) / (uint64_t)of + 15) & ~15ull;
+    *low = b->low + least((uint64_t)index * part, b->count);
+    *high = least(*low + part, b->low + b->count);
+}
+
+/* Copy elements of a run from the tensors, or to them. */
+static void pack_some(const struct plan *p, char **tensors, char *packed, const struct run *run, uint64_t low, uint64_t count, bool in) {
+    uint64_t at = 0, item = item_bytes[run->dtype];
+    for (uint32_t k = 0; k < p->segment_count && at < low + count; k++) {
+        if ((int)p->segments[k].dtype != run->dtype) continue;
+        uint64_t end = at + p->segments[k].count, from = at > low ? at : low, to = least(end, low + count);
+        if (from < to) {
+            char *tensor = tensors[k] + (from - at) * item, *there = packed + run->at + from * item;
+            copy(in ? there : tensor, in ? tensor : there, (to - from) * item);
+        }
+        at = end;
+    }
+}
+
 static void pack(const struct plan *p, char **tensors, char *packed, bool in) {
     struct run runs[DTYPES];
     int n = runs_of(p->segments, p->segment_count, runs);
-    for (int i = 0; i < n; i++) {
-        char *at = packed + runs[i].at;
-        for (uint32_t k = 0; k < p->segment_count; k++) {
-            if ((int)p->segments[k].dtype != runs[i].dtype) continue;
-            uint64_t bytes = bytes_of(&p->segments[k]);
-            if (bytes && in) copy(at, tensors[k], bytes);
-            else if (bytes) copy(tensors[k], at, bytes);
-            at += bytes;
-        }
-    }
+    for (int i = 0; i < n; i++) pack_some(p, tensors, packed, &runs[i], 0, runs[i].count, in);
 }
 
 /* ---- on the rank that submits ---- */
 
 static bool speaks_alone(struct core *c, struct set *s) { return s->here_count == 1 && c->rank == (int)c->header->leader; }
 
-/* Where the leader of the host can reach it: in place, or as a copy. False if there is no room for that. */
+/* Where the leader of the host can reach it: in place, or as a copy, which of what is large is made when it is summed. False
+ * if there is no room for that. */
 bool stage(struct core *c, struct ticket *t) {
     struct plan *p = t->plan;
+    t->taken = 0;
+    t->copies = false;
     struct set *s = set_at(c, p->set);
     bool gathers = p->kind == ALLGATHER || p->kind == ALLTOALL;
     uint64_t bytes = 0;
-    if (p->kind == BARRIER || (!gathers && p->packed_bytes <= c->header->inline_bytes && p->op != ADASUM)) return true;
+    if (p->kind == BARRIER || (!gathers && t->rides)) return true;
     if (p->kind == BROADCAST && p->root != c->rank) return true;
     bool reduces = p->reduces;
     bool shared = arena_offset(c, p->segment_count ? t->in[0] : NULL, p->bytes) >= 0 && t->in[0] == t->out[0];
@@ -114,7 +139,8 @@ bool stage(struct core *c, struct ticket *t) {
     if (!t->staged && !(t->staged = arena_alloc(c, bytes))) return false;
     t->staged_bytes = bytes;
     if (reduces) {
-        pack(p, t->in, t->staged, true);
+        t->copies = bytes > SLICE_BYTES;
+        if (!t->copies) pack(p, t->in, t->staged, true);
         return true;
     }
     char *at = t->staged;
@@ -137,72 +163,107 @@ void unstage(struct core *c, struct ticket *t) {
 
 /* ---- what ranks of one host do for each other ---- */
 
-static bool is_here(struct core *c, int r) { return c->header->host_of[r] == c->header->host; }
-
 /* The ranks of this host that take part, ascending. */
-static int here(struct core *c, struct entry *e, uint64_t round, int *ranks) {
+int here(struct core *c, struct entry *e, uint64_t round, int *ranks) {
     struct set *s = set_at(c, e->set);
     int n = 0;
     for (uint32_t m = 0; m < s->here_count; m++)
-        if (has(e->contributors[round & 1], s->here[m])) ranks[n++] = s->here[m];
+        if (has(contributors_of(c, e, round), here_of(c, s)[m])) ranks[n++] = here_of(c, s)[m];
     return n;
 }
 
-static double divisor_of(struct core *c, struct entry *e, uint64_t round) {
-    int ranks[MAX_RANKS];
+double divisor_of(struct core *c, struct entry *e, uint64_t round) {
+    int ranks[c->size];
     return e->average_active[round & 1] ? contributors(c, e, round, ranks) : set_at(c, e->set)->count;
 }
 
-static char *brought_by(struct core *c, struct entry *e, int r) {
-    int64_t at = arrival_at(e, r)->arena_at;
+char *brought_by(struct core *c, struct entry *e, int r) {
+    int64_t at = arrival_at(c, e, r)->arena_at;
     return at < 0 ? NULL : arena_at(c, r) + at;
 }
 
-/* Add up what this host's ranks brought, a part of it each, where the first of them has it. */
+/* How many hosts take part. */
+static int hosts_of(struct core *c, struct entry *e, uint64_t round) {
+    int ranks[c->size], n = contributors(c, e, round, ranks), hosts = 0;
+    bool counted[MAX_HOSTS] = {0};
+    for (int i = 0; i < n; i++) {
+        hosts += !counted[host_of_rank(c, ranks[i])];
+        counted[host_of_rank(c, ranks[i])] = true;
+    }
+    return hosts;
+}
+
+/* Whether ranks wait for each other in sum_here. */
+bool copies_here(struct core *c, struct entry *e, uint64_t round) {
+    int ranks[MAX_HERE], n = here(c, e, round, ranks);
+    for (int i = 0; i < n; i++)
+        if (atomic_load(&arrival_at(c, e, ranks[i])->copied) != ALL_COPIED) return true;
+    return false;
+}
+
+/* Add up what this host's ranks brought, where the first of them has it: slice by slice, a part of each slice each. */
 int sum_here(struct core *c, const struct scheduled *item) {
     struct entry *e = entry_at(c, item->entry);
-    struct task *t = task_of(e, item->round);
+    struct set *s = set_at(c, e->set);
+    struct task *t = task_of(c, e, item->round);
     char sum[STEP_BYTES] __attribute__((aligned(64)));
-    int ranks[MAX_RANKS], n = here(c, e, item->round, ranks), me = 0;
-    struct run runs[DTYPES];
-    int run_count = runs_of(t->segments, t->segment_count, runs);
+    int ranks[MAX_HERE], n = here(c, e, item->round, ranks), me = 0;
+    struct layout layout;
     double divisor = divisor_of(c, e, item->round);
+    lay_out(&layout, t->segments, t->segment_count, hosts_of(c, e, item->round));
     while (me < n && ranks[me] != c->rank) me++;
     struct ticket *ticket = atomic_load(&c->in_flight[item->entry]);
     if (!sound(c, me < n && ticket && ticket->round == item->round, "a sum is to be made that this rank has no part in")) return ABORTED;
     trace(c, TRACE_BEGIN, ticket->plan, c->rank, 0, 1);
-    for (int i = 0; i < run_count; i++) {
+    word *summed = &arrival_at(c, e, c->rank)->summed, *copied = &arrival_at(c, e, c->rank)->copied;
+    for (uint32_t k = 0, in = 0; k < layout.slices; k++) {
+        struct slice b = slice_at(&layout, k);
+        const struct run *run = &layout.runs[b.run];
         struct stages how;
-        uint64_t size = item_bytes[runs[i].dtype], part = up64((runs[i].count + (uint64_t)n - 1) / (uint64_t)n);
-        uint64_t low = least((uint64_t)me * part, runs[i].count), high = least(low + part, runs[i].count);
-        stages_of(t, runs[i].dtype, divisor, &how);
-        if (n == 1 && how.prescale == 1) continue;
-        for (uint64_t k = low, count; k < high; k += count) {
-            const void *from[MAX_RANKS];
-            count = least(high - k, STEP_BYTES / size);
-            for (int r = 0; r < n; r++) from[r] = brought_by(c, e, ranks[r]) + runs[i].at + k * size;
-            reduce(sum, from, n, count, runs[i].dtype, how.inner, how.prescale, 1, 1);
-            copy(brought_by(c, e, ranks[0]) + runs[i].at + k * size, sum, count * size);
+        uint64_t size = item_bytes[run->dtype], low, high;
+        for (; ticket->copies && in < layout.slices && in <= k + 1; in++) { /* one ahead, for others to go on with */
+            struct slice next = slice_at(&layout, in);
+            pack_some(ticket->plan, ticket->in, ticket->staged, &layout.runs[next.run], next.low, next.count, true);
+            count_up(copied, &s->sleepers, in + 1);
         }
+        for (int r = 0; r < n; r++) {
+            int status = wait_count(c, &arrival_at(c, e, ranks[r])->copied, &s->sleepers, k + 1);
+            if (status) return status;
+        }
+        part_of_slice(&b, me, n, &low, &high);
+        stages_of(t, run->dtype, divisor, &how);
+        for (uint64_t at = low, count; at < high && (n > 1 || how.prescale != 1); at += count) {
+            const void *from[MAX_HERE];
+            count = least(high - at, STEP_BYTES / size);
+            for (int r = 0; r < n; r++) from[r] = brought_by(c, e, ranks[r]) + run->at + at * size;
+            if (reduce(sum, from, n, count, run->dtype, how.inner, how.prescale, 1, 1))
+                blame_run(c, e, item->round, at, ranks, from, n, sum, count, run->dtype);
+            copy(brought_by(c, e, ranks[0]) + run->at + at * size, sum, count * size);
+        }
+        atomic_store(summed, k + 1);
+        bool all = true;
+        for (int r = 0; r < n; r++) all &= atomic_load(&arrival_at(c, e, ranks[r])->summed) > k;
+        if (all && atomic_exchange(&c->header->hungry, 0)) knock(c);
     }
     atomic_fetch_add(&c->header->progress, 1);
-    if (atomic_fetch_add(&e->shares[item->round & 1], 1) + 1 == (uint32_t)n) wake_leader(c);
+    if (!layout.slices) knock(c);
     return OK;
 }
 
 /* How much of a rank's input this host needs, if it is not reduced on the way. */
-static uint64_t needed(struct core *c, struct entry *e, struct task *t, int r, uint32_t host) {
+uint64_t needed(struct core *c, struct entry *e, uint64_t round, int r, uint32_t host) {
     struct set *s = set_at(c, e->set);
-    struct arrival *a = arrival_at(e, r);
+    struct task *t = task_of(c, e, round);
+    const int64_t *meta = t->kind == ALLTOALL || t->kind == ALLGATHER ? meta_of(c, e, round, r) : NULL;
     uint64_t bytes = 0;
     if (t->kind == BROADCAST && r != t->root) return 0;
     if (t->kind == ALLTOALL) {
         for (uint32_t m = 0; m < s->count; m++)
-            if (c->header->host_of[s->members[m]] == host) bytes += (uint64_t)a->meta[m];
+            if (host_of_rank(c, members_of(c, s)[m]) == host) bytes += (uint64_t)meta[m];
         return bytes;
     }
     for (uint32_t k = 0; k < t->segment_count; k++)
-        bytes += up64(t->kind == ALLGATHER ? (uint64_t)a->meta[k] : bytes_of(&t->segments[k]));
+        bytes += up64(t->kind == ALLGATHER ? (uint64_t)meta[k] : bytes_of(&t->segments[k]));
     return bytes;
 }
 
@@ -218,7 +279,7 @@ static void adasum_of(double **vectors, int n, uint64_t count) {
 
 static int adasum_from(struct plan *p, uint32_t k, char *out, const void *const *in, int n) {
     struct shape *s = &p->segments[k];
-    double *all = malloc((size_t)n * s->count * sizeof *all + 1), *vectors[MAX_RANKS];
+    double *all = malloc((size_t)n * s->count * sizeof *all + 1), *vectors[n];
     if (!all) return FULL;
     for (int m = 0; m < n; m++) {
         vectors[m] = all + (uint64_t)m * s->count;
@@ -236,9 +297,8 @@ static int adasum_from(struct plan *p, uint32_t k, char *out, const void *const 
 static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
     struct plan *p = t->plan;
     struct set *s = set_at(c, e->set);
-    struct task *task = task_of(e, t->round);
-    const char *at[MAX_RANKS];
-    int ranks[MAX_RANKS], n = contributors(c, e, t->round, ranks), me = s->position[c->rank];
+    const char *at[s->count];
+    int ranks[s->count], n = contributors(c, e, t->round, ranks), me = position_of(c, s)[c->rank];
     char *collected = e->result_at[t->round & 1] < 0 ? NULL : arena_at(c, (int)c->header->leader) + e->result_at[t->round & 1];
     for (int m = 0; m < n; m++) {
         if (is_here(c, ranks[m])) {
@@ -246,7 +306,7 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
             continue;
         }
         at[m] = collected;
-        if (collected) collected += up64(needed(c, e, task, ranks[m], c->header->host));
+        if (collected) collected += up64(needed(c, e, t->round, ranks[m], c->header->host));
     }
     if (p->kind == ALLGATHER || p->kind == ALLTOALL) {
         t->memory = calloc(p->segment_count, sizeof *t->memory);
@@ -259,19 +319,19 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
         uint64_t item = item_bytes[shape->dtype], total = 0;
         if (p->kind == ALLGATHER || p->kind == ALLTOALL) {
             int64_t *received = t->received + (size_t)k * (size_t)n;
-            for (int m = 0; m < n; m++) total += (uint64_t)(received[m] = arrival_at(e, ranks[m])->meta[p->kind == ALLGATHER ? k : (uint32_t)me]);
+            for (int m = 0; m < n; m++) total += (uint64_t)(received[m] = meta_of(c, e, t->round, ranks[m])[p->kind == ALLGATHER ? k : (uint32_t)me]);
             char *out = t->memory[k] = aligned_alloc(64, ((size_t)total + 64) & ~(size_t)63);
             if (!out) return FULL;
             for (int m = 0; m < n; out += received[m++]) {
                 const char *from = at[m];
                 for (int before = 0; p->kind == ALLTOALL && before < me; before++) /* of those on this host, or all */
-                    if (is_here(c, ranks[m]) || is_here(c, s->members[before])) from += arrival_at(e, ranks[m])->meta[before];
+                    if (is_here(c, ranks[m]) || is_here(c, members_of(c, s)[before])) from += meta_of(c, e, t->round, ranks[m])[before];
                 if (received[m]) copy(out, from, (uint64_t)received[m]);
                 if (p->kind == ALLGATHER) at[m] += up64((uint64_t)received[m]);
             }
             continue;
         }
-        const void *in[MAX_RANKS];
+        const void *in[n];
         uint64_t low = 0, count = shape->count;
         int status = OK;
         if (p->kind == REDUCESCATTER) {
@@ -280,11 +340,12 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
         }
         for (int m = 0; m < n; m++) in[m] = at[m] ? at[m] + low : NULL;
         if (p->kind == BROADCAST) {
-            if (count && (c->rank != p->root || t->in[k] != t->out[k])) copy(t->out[k], at[s->position[p->root]], count * item);
+            if (count && (c->rank != p->root || t->in[k] != t->out[k])) copy(t->out[k], at[position_of(c, s)[p->root]], count * item);
         } else if (p->op == ADASUM) {
             status = adasum_from(p, k, t->out[k], in, n);
-        } else if (count) {
-            reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor);
+        } else if (count && reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor) &&
+                   p->kind == ALLREDUCE && p->op <= SUM) {
+            blame(c, e, t->round, k, 0, ranks, in, n, t->out[k], count, (int)shape->dtype);
         }
         if (status) return status;
         for (int m = 0; m < n; m++)
@@ -293,14 +354,40 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
     return OK;
 }
 
-static int take(struct core *c, struct ticket *t, struct entry *e) {
-    if (!task_of(e, t->round)->reduces) return take_collected(c, t, e);
-    int ranks[MAX_RANKS];
+/* Copy out so many slices of a sum. */
+static void take_slices(struct core *c, struct ticket *t, struct entry *e, uint32_t upto) {
+    int ranks[MAX_HERE];
     here(c, e, t->round, ranks);
     char *sum = brought_by(c, e, ranks[0]);
-    if (!sum || (ranks[0] == c->rank && !t->staged)) return OK; /* it is where it belongs */
-    pack(t->plan, t->out, sum, false);
+    if (!sum || (ranks[0] == c->rank && !t->staged)) return; /* it is where it belongs */
+    struct layout layout;
+    lay_out(&layout, t->plan->segments, t->plan->segment_count, hosts_of(c, e, t->round));
+    for (; t->taken < upto && t->taken < layout.slices; t->taken++) {
+        struct slice b = slice_at(&layout, t->taken);
+        pack_some(t->plan, t->out, sum, &layout.runs[b.run], b.low, b.count, false);
+    }
+}
+
+static int take(struct core *c, struct ticket *t, struct entry *e) {
+    if (!task_of(c, e, t->round)->reduces) return take_collected(c, t, e);
+    take_slices(c, t, e, UINT32_MAX);
+    t->taken = UINT32_MAX;
     return OK;
+}
+
+/* What has come so far, while the rest is on its way; for a thread that waits for it and holds the driver's mutex, so that no
+ * other takes it. Until it is taken its place in the table stays as it is, unless the round failed or rode along: what is
+ * read of that is believed if the place is still that round's. */
+bool take_early(struct core *c, struct ticket *t) {
+    struct entry *e = entry_at(c, t->entry);
+    uint32_t p = t->round & 1;
+    if (!t->abroad || !t->plan->reduces || atomic_load(&e->of[p]) != t->round + 1) return false;
+    uint32_t there = atomic_load(&e->arrived_slices[p]);
+    bool moves = !atomic_load(&e->inlined[p]) && atomic_load(&e->taking[p]) > 1;
+    if (!moves || t->taken >= there || atomic_load(&e->of[p]) != t->round + 1) return false;
+    take_slices(c, t, e, there);
+    if (t->taken < there) t->taken = there; /* it is where it belongs */
+    return true;
 }
 
 /* If it is over, what was read may have been given back by a rank that is gone: it is not believed. */
@@ -318,459 +405,4 @@ int take_here(struct core *c, const struct scheduled *item) {
     atomic_fetch_add(&c->header->progress, 1);
     if (atomic_fetch_add(&e->takers[item->round & 1], 1) + 1 == e->taking[item->round & 1]) ring(c);
     return OK;
-}
-
-/* ---- jobs: operations on their way between hosts ---- */
-
-struct span { char *at; uint64_t bytes; };
-struct stream { struct span *spans; uint32_t count, now; uint64_t in_span, bytes, done, gone, limit; }; /* gone: written */
-
-struct job {
-    struct job *next;
-    uint64_t order, round;
-    uint32_t entry;
-    int me, count;
-    uint16_t hosts[MAX_HOSTS]; /* that take part */
-    bool reduces, ready, finished;
-    int wire;
-    struct run runs[DTYPES];
-    struct stages stages[DTYPES];
-    int run_count, local;
-    char *vector, *narrow; /* what is summed, and the same as it travels, if that is narrower */
-    char *inbox[MAX_HOSTS];
-    uint64_t summed, mine;
-    char *collected;
-    struct stream *streams; /* out and in, of each step, by host */
-};
-
-struct stash { struct stash *next; int host; uint64_t order, at, bytes; char data[]; };
-
-enum { OUT, IN };
-static struct stream *stream(struct job *j, int way, int step, int index) {
-    return &j->streams[(way * 2 + step) * j->count + index];
-}
-
-static void add_span(struct stream *s, char *at, uint64_t bytes) {
-    if (!bytes) return;
-    if ((s->count & (s->count - 1)) == 0) {
-        struct span *more = realloc(s->spans, (s->count ? 2 * s->count : 1) * sizeof *more);
-        if (!more) abort();
-        s->spans = more;
-    }
-    s->spans[s->count++] = (struct span){at, bytes};
-    s->bytes += bytes;
-}
-
-static void pass(struct stream *s, uint64_t bytes) {
-    s->done += bytes;
-    s->in_span += bytes;
-    while (s->now < s->count && s->in_span >= s->spans[s->now].bytes) s->in_span -= s->spans[s->now++].bytes;
-}
-
-static uint64_t wire_item(struct job *j, int run) {
-    return j->wire >= 0 && j->runs[run].dtype == FLOAT32 ? 2 : item_bytes[j->runs[run].dtype];
-}
-
-static void share_of(struct job *j, int run, int index, uint64_t *low, uint64_t *high) {
-    uint64_t count = j->runs[run].count, part = ((count + (uint64_t)j->count - 1) / (uint64_t)j->count + 63) & ~63ull;
-    *low = least((uint64_t)index * part, count);
-    *high = least(*low + part, count);
-}
-
-static void prepare_reduction(struct job *j) {
-    for (int run = 0; run < j->run_count; run++)
-        for (int i = 0; i < j->count; i++) {
-            uint64_t low, high, item = wire_item(j, run);
-            share_of(j, run, i, &low, &high);
-            char *at = (j->narrow && item == 2 && j->runs[run].dtype == FLOAT32 ? j->narrow : j->vector) + j->runs[run].at + low * item;
-            if (i == j->me) {
-                j->mine += (high - low) * item;
-                for (int k = 0; k < j->count; k++)
-                    if (k != j->me) add_span(stream(j, OUT, 1, k), at, (high - low) * item);
-                continue;
-            }
-            add_span(stream(j, OUT, 0, i), at, (high - low) * item);
-            add_span(stream(j, IN, 1, i), at, (high - low) * item);
-        }
-    for (int i = 0; i < j->count; i++)
-        if (i != j->me) stream(j, IN, 0, i)->bytes = j->mine;
-}
-
-static void prepare_collection(struct link *l, struct job *j, struct entry *e) {
-    struct core *c = l->c;
-    struct set *s = set_at(c, e->set);
-    struct task *t = task_of(e, j->round);
-    int ranks[MAX_RANKS], n = contributors(c, e, j->round, ranks);
-    uint64_t wanted = 0;
-    for (int m = 0; m < n; m++)
-        if (!is_here(c, ranks[m])) wanted += up64(needed(c, e, t, ranks[m], l->host));
-    if (wanted && !sound(c, j->collected = arena_alloc(c, wanted), "there is no room for what other hosts send")) return;
-    e->result_at[j->round & 1] = wanted ? arena_offset(c, j->collected, wanted) : -1;
-    char *to = j->collected;
-    for (int m = 0; m < n; m++) {
-        struct arrival *a = arrival_at(e, ranks[m]);
-        int owner = 0;
-        while (j->hosts[owner] != c->header->host_of[ranks[m]]) owner++;
-        for (int i = 0; i < j->count; i++) {
-            bool mine = owner == j->me;
-            if (mine == (i == j->me) && !(owner != j->me && i == owner)) continue;
-            if (!mine && i != owner) continue;
-            struct stream *stream_ = mine ? stream(j, OUT, 0, i) : stream(j, IN, 0, owner);
-            uint32_t host = mine ? j->hosts[i] : l->host;
-            char *at = mine ? brought_by(c, e, ranks[m]) : to;
-            if (t->kind != ALLTOALL) {
-                add_span(stream_, at, needed(c, e, t, ranks[m], host));
-            } else {
-                for (uint32_t k = 0; k < s->count; k++) { /* sender: each part where it lies; receiver: in a row */
-                    bool wanted_there = c->header->host_of[s->members[k]] == host;
-                    if (wanted_there) add_span(stream_, at, (uint64_t)a->meta[k]);
-                    if (wanted_there || mine) at += a->meta[k];
-                }
-            }
-        }
-        if (owner != j->me) to += up64(needed(c, e, t, ranks[m], l->host));
-    }
-    for (int i = 0; i < j->count; i++) stream(j, OUT, 0, i)->limit = stream(j, OUT, 0, i)->bytes;
-    j->ready = true;
-}
-
-static void unstash(struct link *l);
-
-void begin_job(struct link *l, uint32_t entry, uint64_t round, uint64_t order) {
-    struct core *c = l->c;
-    struct entry *e = entry_at(c, entry);
-    struct task *t = task_of(e, round);
-    struct job *j = calloc(1, sizeof *j);
-    int ranks[MAX_RANKS], n = contributors(c, e, round, ranks);
-    bool takes_part[MAX_HOSTS] = {0};
-    if (!sound(c, j, "there is no memory for an operation")) return;
-    *j = (struct job){.order = order, .round = round, .entry = entry, .wire = t->wire, .reduces = t->reduces};
-    for (int i = 0; i < n; i++) takes_part[c->header->host_of[ranks[i]]] = true;
-    for (uint32_t h = 0; h < l->hosts; h++) {
-        if (!takes_part[h]) continue;
-        if (h == l->host) j->me = j->count;
-        j->hosts[j->count++] = (uint16_t)h;
-    }
-    j->streams = calloc(4 * (size_t)j->count, sizeof *j->streams);
-    if (!sound(c, j->streams, "there is no memory for an operation")) return;
-    *l->last_job = j;
-    l->last_job = &j->next;
-    if (!j->reduces) {
-        prepare_collection(l, j, e);
-        unstash(l);
-        return;
-    }
-    j->local = here(c, e, round, ranks);
-    j->run_count = runs_of(t->segments, t->segment_count, j->runs);
-    for (int i = 0; i < j->run_count; i++) stages_of(t, j->runs[i].dtype, divisor_of(c, e, round), &j->stages[i]);
-    struct ticket *own = atomic_load(&c->in_flight[entry]);
-    j->vector = brought_by(c, e, ranks[0]);
-    if (!j->vector) { /* the leader's own, and nobody here adds to it */
-        if (!sound(c, own && own->round == round, "data is to be sent that was not brought")) return;
-        trace(c, TRACE_BEGIN, own->plan, c->rank, 0, 1);
-        j->vector = own->out[0];
-        if (own->in[0] != own->out[0] || j->stages[0].prescale != 1) {
-            const void *from = own->in[0];
-            reduce(j->vector, &from, 1, j->runs[0].count, j->runs[0].dtype, j->stages[0].inner == AVERAGE ? SUM : j->stages[0].inner,
-                   j->stages[0].prescale, 1, 1);
-        }
-        j->local = 0;
-    }
-    if (j->count == 1) j->wire = -1; /* nothing travels */
-    if (j->wire >= 0) {
-        struct run *last = &j->runs[j->run_count - 1];
-        j->narrow = malloc(last->at + last->count * item_bytes[last->dtype]);
-        if (!sound(c, j->narrow, "there is no memory for an operation")) return;
-    }
-    prepare_reduction(j);
-    unstash(l);
-}
-
-static struct job *job_of(struct link *l, uint64_t order) {
-    struct job *j = l->jobs;
-    while (j && j->order != order) j = j->next;
-    return j;
-}
-
-static int index_of(struct job *j, int host) {
-    for (int i = 0; i < j->count; i++)
-        if (j->hosts[i] == host) return i;
-    return -1;
-}
-
-/* ---- summing ---- */
-
-/* Where a place of my share's stream is: which run, which element of it; and how many elements follow there. */
-static int locate(struct job *j, uint64_t at, uint64_t *element, uint64_t *left) {
-    for (int run = 0;; run++) {
-        uint64_t low, high, item = wire_item(j, run);
-        share_of(j, run, j->me, &low, &high);
-        if (at < (high - low) * item) {
-            *element = low + at / item;
-            *left = high - *element;
-            return run;
-        }
-        at -= (high - low) * item;
-    }
-}
-
-/* Where a place of my share's stream is in an inbox, in which each run begins aligned; of its end: how large that is. */
-static uint64_t in_inbox(struct job *j, uint64_t at) {
-    uint64_t before = 0;
-    for (int run = 0; run < j->run_count; run++) {
-        uint64_t low, high;
-        share_of(j, run, j->me, &low, &high);
-        uint64_t bytes = (high - low) * wire_item(j, run);
-        if (at < bytes) return before + at;
-        at -= bytes;
-        before += up64(bytes);
-    }
-    return before;
-}
-
-/* Sum so many bytes of my share at `summed`; peers' parts are at `from`, by host. */
-static void sum_some(struct job *j, const char *const *from, uint64_t bytes) {
-    enum { BLOCK = STEP_BYTES / 8 };
-    float wide[8][BLOCK], *widened = wide[0], *many = NULL;
-    char sum[STEP_BYTES] __attribute__((aligned(64)));
-    if (j->narrow && j->count > 8 && !(widened = many = malloc((size_t)j->count * BLOCK * sizeof *many))) abort();
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t element, left;
-        int run = locate(j, j->summed, &element, &left);
-        uint64_t item = wire_item(j, run), size = item_bytes[j->runs[run].dtype];
-        uint64_t count = least(least((bytes - done) / item, left), BLOCK);
-        char *own = j->vector + j->runs[run].at + element * size;
-        bool rounded = item != size;
-        const void *in[MAX_HOSTS];
-        struct stages *how = &j->stages[run];
-        for (int i = 0; i < j->count; i++) {
-            in[i] = i == j->me ? own : from[i] + done;
-            if (rounded && i != j->me) {
-                widen(widened + (size_t)i * BLOCK, (const uint16_t *)(from[i] + done), count, j->wire);
-                in[i] = widened + (size_t)i * BLOCK;
-            }
-        }
-        reduce(sum, in, j->count, count, j->runs[run].dtype, how->outer, 1, how->postscale, how->divisor);
-        if (rounded) { /* everybody gets what the others can */
-            uint16_t *travels = (uint16_t *)(j->narrow + j->runs[run].at) + element;
-            narrow(travels, (float *)sum, count, j->wire);
-            widen((float *)own, travels, count, j->wire);
-        } else {
-            copy(own, sum, count * size);
-        }
-        j->summed += count * item;
-        done += count * item;
-    }
-    free(many);
-    for (int i = 0; i < j->count; i++)
-        if (i != j->me) stream(j, OUT, 1, i)->limit = j->summed;
-}
-
-static void become_ready(struct job *j) {
-    j->ready = true;
-    for (int run = 0; run < j->run_count && j->narrow; run++)
-        if (j->runs[run].dtype == FLOAT32)
-            narrow((uint16_t *)(j->narrow + j->runs[run].at), (float *)(j->vector + j->runs[run].at), j->runs[run].count, j->wire);
-    for (int i = 0; i < j->count; i++) stream(j, OUT, 0, i)->limit = stream(j, OUT, 0, i)->bytes;
-}
-
-/* What lies in the inboxes of all peers. */
-static bool sum_inboxes(struct job *j) {
-    uint64_t upto = j->mine;
-    const char *from[MAX_HOSTS];
-    for (int i = 0; i < j->count; i++)
-        if (i != j->me) upto = least(upto, stream(j, IN, 0, i)->done);
-    if (!j->ready || upto <= j->summed) return false;
-    while (j->summed < upto) { /* run by run: in an inbox each begins aligned */
-        uint64_t element, left;
-        int run = locate(j, j->summed, &element, &left);
-        for (int i = 0; i < j->count; i++) from[i] = j->inbox[i] ? j->inbox[i] + in_inbox(j, j->summed) : NULL;
-        sum_some(j, from, least(upto - j->summed, left * wire_item(j, run)));
-    }
-    return true;
-}
-
-static bool all_moved(struct job *j) {
-    for (int k = 0; k < 2 * j->count; k++)
-        if (j->streams[k].gone < j->streams[k].bytes || j->streams[2 * j->count + k].done < j->streams[2 * j->count + k].bytes) return false;
-    return j->ready && (!j->reduces || j->summed == j->mine);
-}
-
-static void free_job(struct link *l, struct job *j) {
-    for (int k = 0; k < 4 * j->count; k++) free(j->streams[k].spans);
-    for (int i = 0; i < j->count; i++) free(j->inbox[i]);
-    if (j->collected) arena_free(l->c, j->collected);
-    free(j->streams);
-    free(j->narrow);
-    free(j);
-}
-
-bool get_on(struct link *l) {
-    struct core *c = l->c;
-    bool done = false;
-    int status;
-    for (struct job **link = &l->jobs, *j; (j = *link);) {
-        struct entry *e = entry_at(c, j->entry);
-        uint32_t p = j->round & 1;
-        if (j->reduces && !j->ready && (!j->local || atomic_load(&e->shares[p]) == (uint32_t)j->local)) become_ready(j), done = true;
-        if (j->reduces) done |= sum_inboxes(j);
-        if (!all_moved(j)) {
-            link = &j->next;
-            continue;
-        }
-        *link = j->next;
-        if (!j->next) l->last_job = link;
-        j->next = l->lingering;
-        l->lingering = j;
-        j->finished = done = true;
-        if (e->taking[p] > 1) {
-            while ((status = lock(c)) == PENDING) {}
-            if (status) break;
-            schedule_taking(c, j->entry, j->round);
-        }
-        atomic_store(&e->arrived_data[p], 1);
-        atomic_fetch_add(&c->header->progress, 1);
-        if (e->taking[p] > 1) unlock(c);
-        else ring(c);
-    }
-    for (struct job **link = &l->lingering, *j; (j = *link);) { /* until all here have taken it */
-        struct entry *e = entry_at(c, j->entry);
-        if (j->collected && atomic_load(&e->round) == j->round + 1 && atomic_load(&e->takers[j->round & 1]) < e->taking[j->round & 1]) {
-            link = &j->next;
-            continue;
-        }
-        *link = j->next;
-        free_job(l, j);
-    }
-    return done;
-}
-
-void close_jobs(struct link *l) {
-    for (struct job *j; (j = l->jobs);) l->jobs = j->next, free_job(l, j);
-    for (struct job *j; (j = l->lingering);) l->lingering = j->next, free_job(l, j);
-    for (struct stash *s; (s = l->stashed);) l->stashed = s->next, free(s);
-}
-
-/* ---- frames of data ---- */
-
-enum { STEP_SHIFT = 63 };
-
-bool next_data(struct link *l, struct line *line) {
-    for (struct job *j = l->jobs; j; j = j->next) {
-        int i = index_of(j, line->host);
-        for (int step = 1; i >= 0 && step >= 0; step--) {
-            struct stream *s = stream(j, OUT, step, i);
-            if (s->done >= s->limit) continue;
-            struct span *span = &s->spans[s->now];
-            uint64_t bytes = least(least(span->bytes - s->in_span, s->limit - s->done), FRAME_BYTES);
-            line->data = (struct frame){.bytes = (uint32_t)bytes, .type = FRAME_DATA, .order = j->order,
-                                        .at = (uint64_t)step << STEP_SHIFT | s->done};
-            line->data_body = span->at + s->in_span;
-            line->data_stream = s;
-            pass(s, bytes);
-            return true;
-        }
-    }
-    return false;
-}
-
-void data_went(struct link *l, struct line *line) {
-    (void)l;
-    ((struct stream *)line->data_stream)->gone += line->data.bytes;
-}
-
-static struct stream *stream_of(struct link *l, struct job *j, int host, uint64_t at, uint64_t bytes) {
-    int i = index_of(j, host), step = (int)(at >> STEP_SHIFT);
-    struct stream *s = i >= 0 ? stream(j, IN, step, i) : NULL;
-    uint64_t place = at & ~(1ull << STEP_SHIFT);
-    if (s && place == s->done && bytes <= s->bytes - s->done) return s;
-    break_link(l, host, "it sent data that was not asked for");
-    return NULL;
-}
-
-static bool at_once(struct job *j, int step, struct stream *s) {
-    return j->reduces && !step && j->count == 2 && j->ready && s->done == j->summed;
-}
-
-char *data_place(struct link *l, struct line *line) {
-    struct frame *f = &line->in;
-    struct job *j = job_of(l, f->order);
-    line->in_stash = NULL;
-    if (!j) {
-        struct stash *s = malloc(sizeof *s + f->bytes);
-        if (!s) return NULL;
-        *s = (struct stash){NULL, line->host, f->order, f->at, f->bytes};
-        line->in_stash = s;
-        return s->data;
-    }
-    struct stream *s = stream_of(l, j, line->host, f->at, f->bytes);
-    int step = (int)(f->at >> STEP_SHIFT), i = index_of(j, line->host);
-    if (!s) return NULL;
-    if (j->reduces && !step) {
-        if (at_once(j, step, s)) return line->bounce;
-        if (!j->inbox[i]) j->inbox[i] = malloc(in_inbox(j, j->mine) + 1);
-        return j->inbox[i] ? j->inbox[i] + in_inbox(j, s->done) : NULL;
-    }
-    return s->spans[s->now].bytes - s->in_span >= f->bytes ? s->spans[s->now].at + s->in_span : line->bounce;
-}
-
-/* A frame of data is whole and proven; it is at `body`, which is its place or not. */
-static void accept_data(struct link *l, struct job *j, int host, uint64_t at, uint64_t bytes, const char *body) {
-    struct stream *s = stream_of(l, j, host, at, bytes);
-    int step = (int)(at >> STEP_SHIFT), i = index_of(j, host);
-    if (!s) return;
-    if (j->reduces && !step) {
-        if (at_once(j, step, s)) {
-            const char *from[MAX_HOSTS] = {0};
-            from[i] = body;
-            s->done += bytes;
-            sum_some(j, from, bytes);
-            return;
-        }
-        if (!j->inbox[i]) j->inbox[i] = malloc(in_inbox(j, j->mine) + 1);
-        if (!sound(l->c, j->inbox[i], "there is no memory for what other hosts send")) return;
-        char *to = j->inbox[i] + in_inbox(j, s->done);
-        if (body != to) memcpy(to, body, bytes);
-        s->done += bytes;
-        return;
-    }
-    for (uint64_t n; bytes; bytes -= n, body += n) {
-        char *to = s->spans[s->now].at + s->in_span;
-        n = least(bytes, s->spans[s->now].bytes - s->in_span);
-        if (to != body) copy(to, body, n);
-        if (j->narrow && to >= j->narrow)
-            for (int run = 0; run < j->run_count; run++) { /* widen it at once, while it is in the cache */
-                char *base = j->narrow + j->runs[run].at;
-                if (j->runs[run].dtype != FLOAT32 || to < base || to >= base + j->runs[run].count * 2) continue;
-                widen((float *)(j->vector + j->runs[run].at) + (to - base) / 2, (const uint16_t *)to, n / 2, j->wire);
-            }
-        pass(s, n);
-    }
-}
-
-void data_came(struct link *l, struct line *line) {
-    struct stash *s = line->in_stash;
-    struct job *j = job_of(l, line->in.order);
-    if (!s) {
-        if (j) accept_data(l, j, line->host, line->in.at, line->in.bytes, line->in_body);
-        return;
-    }
-    line->in_stash = NULL;
-    struct stash **last = &l->stashed;
-    while (*last) last = &(*last)->next;
-    *last = s;
-    if (j) unstash(l);
-}
-
-static void unstash(struct link *l) {
-    for (struct stash **link = &l->stashed, *s; (s = *link);) {
-        struct job *j = job_of(l, s->order);
-        if (!j) {
-            link = &s->next;
-            continue;
-        }
-        *link = s->next;
-        accept_data(l, j, s->host, s->at, s->bytes, s->data);
-        free(s);
-    }
 }

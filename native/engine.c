@@ -6,6 +6,7 @@
  */
 #include "core.h"
 #include "hora.h"
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -22,9 +23,9 @@ int64_t hora_plan(struct core *c, uint64_t key0, uint64_t key1, int set, int kin
                   const uint64_t *segments, const char *description, int description_length) {
     VISIT(c, -CLOSED);
     if (segment_count < 0 || segment_count > MAX_SEGMENTS || description_length > DESCRIPTION_BYTES) return -TOO_MANY;
-    if (kind == ALLGATHER && segment_count > MAX_META) return -TOO_MANY;
+    if (kind == ALLGATHER && segment_count > MAX_GATHERED) return -TOO_MANY;
     if (set < 0 || set >= MAX_SETS || !atomic_load(&set_at(c, (uint32_t)set)->made)) return -TOO_MANY;
-    if (kind == BROADCAST && (root < 0 || root >= c->size || set_at(c, (uint32_t)set)->position[root] < 0)) return -TOO_MANY;
+    if (kind == BROADCAST && (root < 0 || root >= c->size || position_of(c, set_at(c, (uint32_t)set))[root] < 0)) return -TOO_MANY;
     struct plan *p = calloc(1, sizeof *p);
     if (!p) return -FULL;
     *p = (struct plan){.key = {key0, key1}, .fingerprint = fingerprint, .line = line, .set = (uint32_t)set,
@@ -162,13 +163,13 @@ void finish(struct core *c, struct ticket *t, int status) {
     struct ticket *mine = t;
     trace(c, TRACE_END, t->plan, c->rank, 0, (uint64_t)status);
     t->status = (uint32_t)status;
-    atomic_store(&arrival_at(e, c->rank)->taken, t->round + 1);
+    atomic_store(&arrival_at(c, e, c->rank)->taken, t->round + 1);
     atomic_compare_exchange_strong(&c->in_flight[t->entry], &mine, NULL);
     atomic_fetch_sub(&c->pending, 1);
     bool dropped = atomic_exchange(&t->state, DONE) & DROPPED;
     if (status != ABORTED && status != CLOSED) atomic_fetch_add(&e->finished, 1);
     if (dropped) free_ticket(c, t);
-    if (c->header->hosts > 1 && atomic_load(&self(c)->left)) ring(c); /* it waits for its last ones before it goes */
+    if (c->header->hosts > 1 && atomic_load(&peer_at(c, c->rank)->left)) ring(c); /* it waits for its last ones before it goes */
 }
 
 /* ---- driving ---- */
@@ -215,7 +216,7 @@ void settle_all(struct core *c) {
 /* Nobody waits any more, or yet: the executor is to carry out what gets scheduled. */
 static void want_executor(struct core *c) {
     atomic_store(&self(c)->executor_wanted, 1);
-    if (atomic_load(&self(c)->executor_asleep) && something_scheduled(c)) wake_executor(c, c->rank);
+    if (atomic_load(&self(c)->executor_asleep) && something_scheduled(c)) wake_executor(c);
 }
 
 static bool executor_has_work(struct core *c) {
@@ -310,6 +311,7 @@ static int begin(struct core *c, struct ticket *t) {
     atomic_fetch_add(&c->pending, 1);
     trace(c, TRACE_SUBMITTED, t->plan, c->rank, 0, 0);
     t->abroad = set_at(c, t->plan->set)->abroad;
+    t->rides = rides(c, t->plan, t);
     int status = !t->abroad || stage(c, t) ? arrive(c, t) : FULL;
     if (status != OK) {
         atomic_fetch_sub(&c->pending, 1);
@@ -372,7 +374,9 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
         int done = 0;
         if (!pthread_mutex_trylock(&c->driver)) {
             done = drive(c, false);
+            bool taken = take_early(c, t);
             end_driving(c, done, 1);
+            if (taken) continue;
         }
         if (atomic_load(&t->state) == DONE) break;
         if ((status = over(c))) break;
@@ -383,7 +387,8 @@ static int wait_ticket(struct core *c, struct ticket *t, uint64_t timeout_ns) {
         if (now >= deadline) break;
         if (!marked && now - started > BLOCKED_AFTER_NS) mark_blocked(c, t), marked = true;
         uint64_t until = marked ? deadline : started + BLOCKED_AFTER_NS + 1;
-        wait_bell(c, bell, until < deadline ? until : deadline, true, &t->state, WAITING);
+        if ((atomic_load(&t->state) & ~DROPPED) == BUSY) sched_yield(); /* another thread of this process is just taking it */
+        wait_bell(c, bell, until < deadline ? until : deadline, !t->abroad, &t->state, WAITING);
     }
     if (atomic_load(&t->state) == DONE) status = (int)t->status;
     if (status != PENDING) unblock(c);
@@ -434,6 +439,7 @@ struct plan *hora_ready(struct core *c, int64_t plan) {
 }
 
 int64_t hora_again(struct plan *p, char *memory) {
+    if (!p) return CLOSED | 1ll << 62; /* hora_ready has to be called first */
     struct core *c = p->core;
     VISIT(c, CLOSED | 1ll << 62);
     struct ticket *t = p->own;
@@ -501,20 +507,21 @@ int hora_set(struct core *c, const int32_t *members, int count) {
     if (status) return -status;
     for (int i = 0; i < MAX_SETS && found < 0; i++) {
         struct set *s = set_at(c, (uint32_t)i);
+        uint16_t *theirs = members_of(c, s);
         if (!atomic_load_explicit(&s->made, memory_order_relaxed)) {
-            for (int r = 0; r < MAX_RANKS; r++) s->position[r] = -1;
+            for (int r = 0; r < c->size; r++) position_of(c, s)[r] = -1;
             s->key = 14695981039346656037ull;
             for (int m = 0; m < count; m++) {
-                s->members[m] = (uint16_t)members[m], s->position[members[m]] = (int16_t)m;
+                theirs[m] = (uint16_t)members[m], position_of(c, s)[members[m]] = (int16_t)m;
                 s->key = (s->key ^ (uint64_t)members[m]) * 1099511628211ull;
-                if (c->header->host_of[members[m]] == c->header->host) s->here[s->here_count++] = (uint16_t)members[m];
+                if (is_here(c, members[m])) here_of(c, s)[s->here_count++] = (uint16_t)members[m];
             }
             s->abroad = s->here_count < (uint32_t)count;
             s->count = (uint32_t)count;
             atomic_store(&s->made, 1);
         }
         bool same = s->count == (uint32_t)count;
-        for (int m = 0; same && m < count; m++) same = s->members[m] == members[m];
+        for (int m = 0; same && m < count; m++) same = theirs[m] == members[m];
         if (same) found = i;
     }
     unlock(c);
@@ -523,7 +530,7 @@ int hora_set(struct core *c, const int32_t *members, int count) {
 
 static bool somebody_left(struct core *c) {
     for (int r = 0; r < c->size; r++)
-        if (atomic_load(&rank_at(c, r)->left)) return true;
+        if (atomic_load(&peer_at(c, r)->left)) return true;
     return false;
 }
 
@@ -534,9 +541,10 @@ static void go_on_without_joined(struct core *c) {
     struct header *h = c->header;
     bool open = close_ready(c);
     for (int r = 0; h->hosts > 1 && h->joined_count && r < c->size; r++) {
-        if (!has(h->joined, r) || has(h->join_told, r) || has_untold(c, r)) continue; /* what it brought comes first */
-        put(h->join_told, r);
-        post(c, POST_JOINED, 0, (uint64_t)r << 1 | has(h->joined_active, r));
+        int place = place_of_rank(c, r)->here;
+        if (place < 0 || !has(h->joined, place) || has(h->join_told, place) || has_untold(c, r)) continue; /* what it brought comes first */
+        put(h->join_told, place);
+        post(c, POST_JOINED, 0, (uint64_t)r << 1 | has(h->joined_active, place));
     }
     if (open || h->joined_count < h->here) return;
     if (h->hosts > 1) { /* of several, the first says when all have */
@@ -557,9 +565,9 @@ int64_t hora_join(struct core *c, int average_active) {
     int status = lock(c);
     if (status) return -status;
     uint64_t round = atomic_load(&h->join_round);
-    if (!has(h->joined, c->rank)) { /* another thread may have joined it */
-        put(h->joined, c->rank);
-        if (average_active) put(h->joined_active, c->rank);
+    if (!has(h->joined, c->here)) { /* another thread may have joined it */
+        put(h->joined, c->here);
+        if (average_active) put(h->joined_active, c->here);
         h->joined_count++;
         atomic_store(&h->last_joined[round & 1], (uint32_t)c->rank);
         go_on_without_joined(c);

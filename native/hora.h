@@ -8,6 +8,7 @@
 #define API __attribute__((visibility("default")))
 
 struct core;
+struct fabric;
 
 /* The segment: format a file for the workers of one host, of which there are several if `hosts` is more than one: then
  * `size` counts the workers of all, and host_of says where each is; returns 0 or -errno. */
@@ -19,8 +20,14 @@ API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, 
                            uint64_t cache_capacity, int split_groups);
 API int hora_watch(struct core *c, const int32_t *pids);  /* notice the death of these processes, by rank; 0 or an errno */
 /* On the lowest rank of each of several hosts: connections to the others' (descriptors by host, -1 for this one), which
- * the core owns from now on, and 32 bytes of key for each direction of each (out, then in); 0 or an errno. */
-API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys);
+ * the core owns from now on, and 32 bytes of key for each direction of each (out, then in); 0 or an errno. With a fabric, which
+ * the core owns then too, data goes to its addresses. */
+API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struct fabric *fabric, const char *const *addresses);
+/* UCX, from this library, on these devices ("": its choice): NULL, or a fabric to link with; its version or why there is none
+ * is in `said`. The address by which others reach it: its length, which may be more than there is room for, or -1. */
+API struct fabric *hora_fabric_open(const char *library, const char *devices, char *said, int room);
+API int hora_fabric_address(struct fabric *f, char *out, int room);
+API void hora_fabric_close(struct fabric *f);
 /* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. */
 API int hora_linger(struct core *c, int64_t timeout_us);
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,8 +65,8 @@ int hora_dead(struct core *c) {
 int hora_state(struct core *c, int rank) {
     VISIT(c, ABSENT);
     if (rank < 0 || rank >= c->size) return ABSENT;
-    uint32_t state = atomic_load(&rank_at(c, rank)->state);
-    return state == LIVE && atomic_load(&rank_at(c, rank)->left) ? GONE_CLEAN : (int)state;
+    uint32_t state = atomic_load(&peer_at(c, rank)->state);
+    return state == LIVE && atomic_load(&peer_at(c, rank)->left) ? GONE_CLEAN : (int)state;
 }
 
 int hora_waiting(struct core *c) {
@@ -74,16 +75,15 @@ int hora_waiting(struct core *c) {
 }
 
 static void mark_dead(struct core *c, int rank, const char *status) {
-    struct rank *r = rank_at(c, rank);
-    if (status && *status) snprintf(r->status, STATUS_BYTES, "%s", status);
-    if (atomic_load(&r->state) == GONE_CLEAN) return;
-    atomic_store(&r->state, DEAD);
+    if (status && *status) snprintf(words_at(c, rank)->status, STATUS_BYTES, "%s", status);
+    if (atomic_load(&peer_at(c, rank)->state) == GONE_CLEAN) return;
+    atomic_store(&peer_at(c, rank)->state, DEAD);
     end_all(c, rank, "");
 }
 
 /* Because of this rank, whatever its state. */
 void end_all(struct core *c, int rank, const char *status) {
-    if (*status) snprintf(rank_at(c, rank)->status, STATUS_BYTES, "%s", status);
+    if (*status) snprintf(words_at(c, rank)->status, STATUS_BYTES, "%s", status);
     uint32_t nobody = 0;
     atomic_compare_exchange_strong(&c->header->abort, &nobody, (uint32_t)rank + 1);
     wake_everyone(c);
@@ -99,30 +99,31 @@ static bool running(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
 /* Sleep until a peer's process ends. Without pidfds (old kernels), look four times a second. */
 static void *watcher(void *argument) {
     struct core *c = argument;
-    struct pollfd fds[MAX_RANKS + 1] = {{.fd = c->watch_pipe[0], .events = POLLIN}};
-    bool all = true, gone[MAX_RANKS] = {0};
-    for (int r = 0; r < c->size; r++) {
-        fds[r + 1] = (struct pollfd){.fd = -1, .events = POLLIN};
-        if (r == c->rank || !c->watch_pids[r]) continue; /* 0: on another host */
-        fds[r + 1].fd = (int)syscall(SYS_pidfd_open, c->watch_pids[r], 0);
-        if (fds[r + 1].fd < 0 && errno != ESRCH) all = false;
-        else if (fds[r + 1].fd < 0) gone[r] = true;
+    struct pollfd fds[MAX_HERE + 1] = {{.fd = c->watch_pipe[0], .events = POLLIN}};
+    bool all = true, gone[MAX_HERE] = {0};
+    int here = (int)c->header->here;
+    for (int m = 0; m < here; m++) {
+        fds[m + 1] = (struct pollfd){.fd = -1, .events = POLLIN};
+        if (m == c->here || !c->watch_pids[m]) continue;
+        fds[m + 1].fd = (int)syscall(SYS_pidfd_open, c->watch_pids[m], 0);
+        if (fds[m + 1].fd < 0 && errno != ESRCH) all = false;
+        else if (fds[m + 1].fd < 0) gone[m] = true;
     }
     while (!atomic_load(&c->stop)) {
-        for (int r = 0; r < c->size; r++) {
-            if (r == c->rank || !c->watch_pids[r]) continue;
-            bool ended = gone[r] || fds[r + 1].revents || (fds[r + 1].fd < 0 && !all && !running(c->watch_pids[r]));
+        for (int m = 0; m < here; m++) {
+            if (m == c->here || !c->watch_pids[m]) continue;
+            bool ended = gone[m] || fds[m + 1].revents || (fds[m + 1].fd < 0 && !all && !running(c->watch_pids[m]));
             if (!ended) continue;
-            mark_dead(c, r, NULL); /* unless it has left; one that never came is as dead */
-            if (fds[r + 1].fd >= 0) close(fds[r + 1].fd);
-            fds[r + 1] = (struct pollfd){.fd = -1};
-            gone[r] = false;
-            c->watch_pids[r] = 0; /* watched no longer */
+            mark_dead(c, c->watch_ranks[m], NULL); /* unless it has left; one that never came is as dead */
+            if (fds[m + 1].fd >= 0) close(fds[m + 1].fd);
+            fds[m + 1] = (struct pollfd){.fd = -1};
+            gone[m] = false;
+            c->watch_pids[m] = 0; /* watched no longer */
         }
-        poll(fds, (nfds_t)c->size + 1, all ? -1 : 250);
+        poll(fds, (nfds_t)here + 1, all ? -1 : 250);
     }
-    for (int r = 0; r < c->size; r++)
-        if (fds[r + 1].fd >= 0) close(fds[r + 1].fd);
+    for (int m = 0; m < here; m++)
+        if (fds[m + 1].fd >= 0) close(fds[m + 1].fd);
     return NULL;
 }
 
@@ -158,11 +159,13 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     pthread_mutex_init(&c->trace_lock, NULL);
     c->watch_pipe[0] = c->watch_pipe[1] = c->door = -1;
     if (rank < 0) return c;
-    if (rank >= c->size) {
+    if (rank >= c->size || !is_here(c, rank)) {
         hora_unmap(base);
         free(c);
         return NULL;
     }
+    c->here = place_of_rank(c, rank)->here;
+    if (c->header->hosts > 1) c->door = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* now: threads share it */
     c->plans = calloc(MAX_PLANS, sizeof *c->plans);
     c->free_plans = calloc(MAX_PLANS, sizeof *c->free_plans);
     c->tickets = calloc(MAX_TICKETS, sizeof *c->tickets);
@@ -170,11 +173,11 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
     c->batches = calloc(MAX_SETS, sizeof *c->batches);
     atomic_store(&self(c)->pid, (uint32_t)getpid());
     uint32_t absent = ABSENT; /* it may have been given up already */
-    atomic_compare_exchange_strong(&self(c)->state, &absent, LIVE);
+    atomic_compare_exchange_strong(&peer_at(c, rank)->state, &absent, LIVE);
     for (int r = 0; r < c->size; r++)
-        if (c->header->host_of[r] != c->header->host) {
+        if (!is_here(c, r)) {
             absent = ABSENT;
-            atomic_compare_exchange_strong(&rank_at(c, r)->state, &absent, LIVE);
+            atomic_compare_exchange_strong(&peer_at(c, r)->state, &absent, LIVE);
         }
     attach_allocator(c);
     c->executor_runs = start_thread(&c->executor, executor, c, "hora-executor");
@@ -184,8 +187,9 @@ struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, uint
 int hora_watch(struct core *c, const int32_t *pids) {
     VISIT(c, 0);
     if (!c->executor_runs) return EAGAIN; /* hora_open could not start it */
-    for (int r = 0; r < c->size; r++) c->watch_pids[r] = pids[r];
-    if (c->size == 1) return 0;
+    for (int r = 0; r < c->size; r++)
+        if (is_here(c, r)) c->watch_pids[place_of_rank(c, r)->here] = pids[r], c->watch_ranks[place_of_rank(c, r)->here] = r;
+    if (c->header->here == 1) return 0;
     if (pipe2(c->watch_pipe, O_CLOEXEC) != 0) return errno;
     c->watcher_runs = start_thread(&c->watcher, watcher, c, "hora-watcher");
     return c->watcher_runs ? 0 : EAGAIN;
@@ -213,13 +217,13 @@ int hora_leave(struct core *c) {
         if ((status = lock(c))) break;
         left = !something_scheduled(c);
         if (c->header->hosts > 1) { /* others may just have decided on something with it: they are told, and answer */
-            if (left && !atomic_load(&self(c)->left)) {
-                atomic_store(&self(c)->left, 1);
+            if (left && !atomic_load(&peer_at(c, c->rank)->left)) {
+                atomic_store(&peer_at(c, c->rank)->left, 1);
                 post(c, POST_LEFT, 0, (uint64_t)c->rank);
             }
-            left = left && ((atomic_load(&self(c)->left) == 2 && !atomic_load(&c->pending)) || leader_gone(c));
+            left = left && ((atomic_load(&peer_at(c, c->rank)->left) == 2 && !atomic_load(&c->pending)) || leader_gone(c));
         } else if (left) {
-            atomic_store(&self(c)->left, 1);
+            atomic_store(&peer_at(c, c->rank)->left, 1);
             leave_table(c, c->rank);
             c->ring_wanted = true;
         }
@@ -230,7 +234,7 @@ int hora_leave(struct core *c) {
     }
     /* Only now: a rank that is killed while it holds the lock must count as dead. */
     /* And a leader is missed until it has seen the others off: see hora_linger. */
-    if (status != PENDING && !c->link) atomic_store(&self(c)->state, GONE_CLEAN);
+    if (status != PENDING && !c->link) atomic_store(&peer_at(c, c->rank)->state, GONE_CLEAN);
     return status;
 }
 
@@ -238,15 +242,15 @@ int hora_leave(struct core *c) {
  * plans of hora_ready: whoever comes later finds it closed. */
 void hora_close(struct core *c) {
     if (!c || atomic_exchange(&c->closing, 1)) return;
-    if (c->rank >= 0 && atomic_load(&self(c)->left) == 2) atomic_store(&self(c)->state, GONE_CLEAN);
-    if (c->rank >= 0 && atomic_load(&self(c)->state) != GONE_CLEAN) mark_dead(c, c->rank, "it closed without leaving");
+    if (c->rank >= 0 && atomic_load(&peer_at(c, c->rank)->left) == 2) atomic_store(&peer_at(c, c->rank)->state, GONE_CLEAN);
+    if (c->rank >= 0 && atomic_load(&peer_at(c, c->rank)->state) != GONE_CLEAN) mark_dead(c, c->rank, "it closed without leaving");
     atomic_store(&c->stop, 1);
     wake_everyone(c);
     for (uint32_t inside; (inside = atomic_load(&c->callers)); wake_everyone(c))
         futex_wait(&c->callers, inside, 10 * 1000 * 1000, false);
     stop_link(c);
     if (c->executor_runs) {
-        wake_executor(c, c->rank);
+        wake_executor(c);
         pthread_join(c->executor, NULL);
     }
     if (c->watcher_runs) {
@@ -276,7 +280,7 @@ void hora_close(struct core *c) {
     free(c->events);
     /* Tensors may still live in the arena: the mapping stays until the process ends, unless nobody uses it. */
     if (!c->arena_used) hora_unmap(c->base);
-    c->blocks = NULL;
+    c->extents = NULL;
 }
 
 /* ---- the preloaded allocator, if there is one (native/preload) ---- */

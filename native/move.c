@@ -17,33 +17,33 @@
 #include <string.h>
 
 /* The members an operation runs among, and who brought data. */
-struct circle {
+struct members {
     struct core *c;
     struct set *set;
     const struct scheduled *first; /* of the batch */
     uint32_t batch;                /* operations in it */
     int me, count;        /* my position, members */
-    int from[MAX_RANKS];  /* ranks that brought data */
+    int from[MAX_HERE];  /* ranks that brought data */
     int from_count;
-    uint64_t base[MAX_RANKS]; /* of each member's slots, known after the first barrier */
+    uint64_t base[MAX_HERE]; /* of each member's slots, known after the first barrier */
 };
 
-static char *slot_of(struct circle *o, int member, uint64_t k) {
-    return slot_at(o->c, o->set->members[member], o->base[member] + k);
+static char *slot_of(struct members *o, int member, uint64_t k) {
+    return slot_at(o->c, members_of(o->c, o->set)[member], o->base[member] + k);
 }
 
-static char *my_slot(struct circle *o, uint64_t k) { return slot_at(o->c, o->c->rank, o->c->slot_base + k); }
+static char *my_slot(struct members *o, uint64_t k) { return slot_at(o->c, o->c->rank, o->c->slot_base + k); }
 
 /* The first barrier of a movement: afterwards everybody knows where everybody's slots begin, and that all of them do the
  * same. Two places by parity: a peer may still read one while this rank is at the next barrier, but not at the one after
  * that. */
-static int meet(struct circle *o) {
+static int meet(struct members *o) {
     uint32_t parity = atomic_load(&o->set->barrier.phase) & 1;
     struct meeting mine = {o->c->slot_base, o->first->round, o->first->entry, o->batch};
-    rank_at(o->c, o->c->rank)->meeting[parity] = mine;
+    self(o->c)->meeting[parity] = mine;
     int status = barrier_wait(o->c, o->set);
     for (int m = 0; m < o->count && !status; m++) {
-        struct meeting *peer = &rank_at(o->c, o->set->members[m])->meeting[parity];
+        struct meeting *peer = &rank_at(o->c, members_of(o->c, o->set)[m])->meeting[parity];
         if (!sound(o->c, peer->entry == mine.entry && peer->round == mine.round && peer->count == mine.count,
                    "ranks met for different operations"))
             return ABORTED;
@@ -94,18 +94,18 @@ static bool reduce_bytes(const struct reduction *how, void *out, const void *con
 
 /* The same for what `at` bytes into a segment was brought by `o`'s ranks; notes who brought inf or nan. The results must not
  * go where an input is. */
-static void reduce_block(struct circle *o, const struct scheduled *of, uint32_t segment, uint64_t at,
+static void reduce_block(struct members *o, const struct scheduled *of, uint32_t segment, uint64_t at,
                          const struct reduction *how, void *out, const void *const *in, uint64_t bytes) {
     if (!reduce_bytes(how, out, in, o->from_count, bytes) || how->op > SUM) return;
     uint64_t item = item_bytes[how->dtype];
-    blame(entry_at(o->c, of->entry), of->round, segment, at / item, o->from, in, o->from_count, out, bytes / item,
+    blame(o->c, entry_at(o->c, of->entry), of->round, segment, at / item, o->from, in, o->from_count, out, bytes / item,
           how->dtype);
 }
 
 /* One chunk of the stream, cut into a share for each member. */
 struct chunk { uint64_t k, bytes, part, low, high; }; /* low, high: my share */
 
-static struct chunk chunk_of(struct circle *o, uint64_t total, uint64_t k) {
+static struct chunk chunk_of(struct members *o, uint64_t total, uint64_t k) {
     struct chunk u = {.k = k, .bytes = minimum(total - k * CHUNK_BYTES, CHUNK_BYTES)};
     u.part = share(u.bytes, o->count);
     u.low = minimum((uint64_t)o->me * u.part, u.bytes);
@@ -114,7 +114,7 @@ static struct chunk chunk_of(struct circle *o, uint64_t total, uint64_t k) {
 }
 
 /* Show the others their shares of my data; my own I read where it is. */
-static void copy_in(struct circle *o, struct cursor *u, struct chunk k) {
+static void copy_in(struct members *o, struct cursor *u, struct chunk k) {
     char *slot = my_slot(o, k.k);
     gather(u, slot, k.low);
     skip(u, k.high - k.low);
@@ -122,13 +122,13 @@ static void copy_in(struct circle *o, struct cursor *u, struct chunk k) {
 }
 
 /* Sum my share, into my slot for the others to fetch, and into my tensors. A block at a time, to find it in the cache. */
-static void sum_share(struct circle *o, struct cursor *u, struct chunk k, const struct reduction *how, bool contributes) {
-    const void *from[MAX_RANKS];
+static void sum_share(struct members *o, struct cursor *u, struct chunk k, const struct reduction *how, bool contributes) {
+    const void *from[MAX_HERE];
     skip(u, k.low);
     for (uint64_t at = k.low, n; at < k.high; at += n, u->at += n) {
         n = run_of(u, minimum(k.high - at, STEP_BYTES));
         for (int i = 0; i < o->from_count; i++) {
-            int member = o->set->position[o->from[i]];
+            int member = position_of(o->c, o->set)[o->from[i]];
             from[i] = member == o->me ? u->piece->in + u->at : slot_of(o, member, k.k) + at;
         }
         char *slot = my_slot(o, k.k) + at;
@@ -138,7 +138,7 @@ static void sum_share(struct circle *o, struct cursor *u, struct chunk k, const 
     skip(u, k.bytes - k.high);
 }
 
-static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
+static void copy_out(struct members *o, struct cursor *u, struct chunk k) {
     for (int m = 0; m < o->count; m++) {
         uint64_t low = minimum((uint64_t)m * k.part, k.bytes), bytes = minimum(k.part, k.bytes - low);
         if (m == o->me) skip(u, bytes);
@@ -147,7 +147,7 @@ static void copy_out(struct circle *o, struct cursor *u, struct chunk k) {
 }
 
 /* A set of one: there is nothing to sum, but there may be factors. */
-static void sum_alone(struct circle *o, const struct piece *piece, const struct reduction *how) {
+static void sum_own(struct members *o, const struct piece *piece, const struct reduction *how) {
     char result[STEP_BYTES] __attribute__((aligned(64)));
     for (uint64_t at = 0, n; at < piece->bytes; at += n) {
         const void *from = piece->in + at;
@@ -157,11 +157,11 @@ static void sum_alone(struct circle *o, const struct piece *piece, const struct 
     }
 }
 
-static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t total, const struct reduction *how,
+static int allreduce_pieces(struct members *o, struct piece *pieces, uint64_t total, const struct reduction *how,
                             bool contributes) {
     struct core *c = o->c;
     if (o->count == 1) {
-        for (uint64_t done = 0; done < total; done += pieces++->bytes) sum_alone(o, pieces, how);
+        for (uint64_t done = 0; done < total; done += pieces++->bytes) sum_own(o, pieces, how);
         return 0;
     }
     uint64_t chunks = (total + CHUNK_BYTES - 1) / CHUNK_BYTES;
@@ -181,30 +181,31 @@ static int allreduce_pieces(struct circle *o, struct piece *pieces, uint64_t tot
 /* ---- allreduce where the buffers lie ---- */
 
 bool reduced_in_place(struct core *c, struct entry *e, uint64_t round) {
-    if (task_of(e, round)->kind != ALLREDUCE) return false;
-    for (int r = 0; r < c->size; r++)
-        if (has(e->contributors[round & 1], r) && arrival_at(e, r)->arena_at < 0) return false;
+    if (task_of(c, e, round)->kind != ALLREDUCE) return false;
+    struct set *s = set_at(c, e->set);
+    for (uint32_t m = 0; m < s->count; m++)
+        if (has(contributors_of(c, e, round), members_of(c, s)[m]) && arrival_at(c, e, members_of(c, s)[m])->arena_at < 0) return false;
     return true;
 }
 
 /* No barrier: all data is there, or it would not have been agreed on, and each rank writes its share alone. Whoever sums
  * the last share ends the operation for all; until then a rank goes on with what it was doing: PENDING. */
-static int allreduce_in_place(struct circle *o, const struct scheduled *item, struct reduction how) {
+static int allreduce_in_place(struct members *o, const struct scheduled *item, struct reduction how) {
     struct core *c = o->c;
     struct entry *e = entry_at(c, item->entry);
     char sum[STEP_BYTES] __attribute__((aligned(64)));
-    char *buffers[MAX_RANKS];
-    struct task *t = task_of(e, item->round);
+    char *buffers[MAX_HERE];
+    struct task *t = task_of(c, e, item->round);
     uint64_t total = t->bytes, part = share(total, o->count);
     uint64_t low = minimum((uint64_t)o->me * part, total), high = minimum(low + part, total);
     how.dtype = (int)t->segments[0].dtype;
     for (int i = 0; i < o->from_count; i++) {
-        uint64_t at = (uint64_t)arrival_at(e, o->from[i])->arena_at;
+        uint64_t at = (uint64_t)arrival_at(c, e, o->from[i])->arena_at;
         if (!sound(c, at + total <= c->header->arena_bytes, "a tensor lies outside its arena")) return ABORTED;
         buffers[i] = arena_at(c, o->from[i]) + at;
     }
     for (uint64_t at = low; at < high; at += STEP_BYTES) {
-        const void *from[MAX_RANKS];
+        const void *from[MAX_HERE];
         uint64_t bytes = minimum(high - at, STEP_BYTES);
         for (int i = 0; i < o->from_count; i++) from[i] = buffers[i] + at;
         reduce_block(o, item, 0, at, &how, sum, from, bytes);
@@ -216,7 +217,7 @@ static int allreduce_in_place(struct circle *o, const struct scheduled *item, st
 
 /* ---- Adasum: pairs of ranks combine, then pairs of pairs; every member does its share of every pair ---- */
 
-static int adasum(struct circle *o, const char *in, char *out, uint64_t count, const struct reduction *how) {
+static int adasum(struct members *o, const char *in, char *out, uint64_t count, const struct reduction *how) {
     struct core *c = o->c;
     double *scratch = arena_alloc(c, count * sizeof(double));
     struct rank *me = rank_at(c, c->rank);
@@ -226,9 +227,9 @@ static int adasum(struct circle *o, const char *in, char *out, uint64_t count, c
         for (uint64_t i = 0; how->prescale != 1.0 && i < count; i++) scratch[i] *= how->prescale;
     }
     int status = barrier_wait(c, o->set);
-    double *vector[MAX_RANKS];
+    double *vector[MAX_HERE];
     for (int m = 0; m < o->count && !status; m++) {
-        int r = o->set->members[m];
+        int r = members_of(o->c, o->set)[m];
         if (rank_at(c, r)->scratch_at < 0) status = FULL; /* the same on all: everybody looks at everybody */
         else vector[m] = (double *)(arena_at(c, r) + rank_at(c, r)->scratch_at);
     }
@@ -246,7 +247,7 @@ static int adasum(struct circle *o, const char *in, char *out, uint64_t count, c
         for (int m = 0; m < o->count && !status; m += 2 * distance) {
             double ab = 0, aa = 0, bb = 0;
             for (int k = 0; k < o->count; k++) {
-                const double *d = rank_at(c, o->set->members[k])->dots[level & 1] + 3 * m;
+                const double *d = rank_at(c, members_of(o->c, o->set)[k])->dots[level & 1] + 3 * m;
                 ab += d[0], aa += d[1], bb += d[2];
             }
             double wa = aa > 0 ? 1 - ab / (2 * aa) : 1, wb = bb > 0 ? 1 - ab / (2 * bb) : 1;
@@ -275,13 +276,13 @@ static int adasum(struct circle *o, const char *in, char *out, uint64_t count, c
 struct exchange {
     const char *in;
     char *out;
-    int64_t sent[MAX_RANKS], received[MAX_RANKS]; /* bytes to and from each member */
+    int64_t sent[MAX_HERE], received[MAX_HERE]; /* bytes to and from each member */
     const struct reduction *how;                  /* reducescatter */
     int root;                                     /* broadcast: a position */
     uint64_t rounds, step;                        /* step: bytes for one member in one round */
 };
 
-static void publish(struct circle *o, const struct exchange *x, enum kind kind, uint64_t k) {
+static void publish(struct members *o, const struct exchange *x, enum kind kind, uint64_t k) {
     char *slot = my_slot(o, k);
     if (kind == BROADCAST || kind == ALLGATHER) {
         uint64_t all = (uint64_t)x->sent[o->me], at = minimum(k * x->step, all);
@@ -296,10 +297,10 @@ static void publish(struct circle *o, const struct exchange *x, enum kind kind, 
     }
 }
 
-static void consume(struct circle *o, const struct exchange *x, enum kind kind, uint64_t k) {
+static void consume(struct members *o, const struct exchange *x, enum kind kind, uint64_t k) {
     if (kind == REDUCESCATTER) {
         uint64_t all = (uint64_t)x->sent[o->me], at = minimum(k * x->step, all), bytes = minimum(x->step, all - at);
-        const void *from[MAX_RANKS];
+        const void *from[MAX_HERE];
         for (int m = 0; m < o->count; m++) from[m] = slot_of(o, m, k) + (uint64_t)o->me * x->step;
         if (bytes) reduce_bytes(x->how, x->out + at, from, o->count, bytes);
         return;
@@ -313,7 +314,7 @@ static void consume(struct circle *o, const struct exchange *x, enum kind kind, 
     }
 }
 
-static int run_exchange(struct circle *o, const struct exchange *x, enum kind kind) {
+static int run_exchange(struct members *o, const struct exchange *x, enum kind kind) {
     if (!x->rounds) return 0;
     publish(o, x, kind, 0);
     int status = meet(o);
@@ -352,7 +353,7 @@ static char *receive_into(struct ticket *t, uint32_t segment, int members) {
     return t->memory[segment] = aligned_alloc(64, ((size_t)total + 64) & ~(size_t)63);
 }
 
-static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t, struct reduction how) {
+static int execute_exchange(struct members *o, struct entry *e, struct ticket *t, struct reduction how) {
     struct plan *p = t->plan;
     enum kind kind = (enum kind)p->kind;
     int64_t *received = NULL;
@@ -362,12 +363,13 @@ static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t,
         if (!sound(o->c, allocate(t, p->segment_count, (uint32_t)o->count), no_memory)) return ABORTED;
         received = t->received;
         for (int m = 0; m < o->count; m++) {
-            struct arrival *a = arrival_at(e, o->set->members[m]);
+            struct arrival *a = arrival_at(o->c, e, members_of(o->c, o->set)[m]);
+            const int64_t *meta = heap_at(o->c, a->meta.at);
             uint32_t said = kind == ALLGATHER ? p->segment_count : (uint32_t)o->count;
             if (!sound(o->c, a->meta_count == said, "a rank brought another number of sizes than was agreed")) return ABORTED;
             for (uint32_t k = 0; k < p->segment_count; k++)
-                received[k * (uint32_t)o->count + (uint32_t)m] = a->meta[kind == ALLGATHER ? k : (uint32_t)o->me];
-            uint64_t bytes = largest(a->meta, (int)said);
+                received[k * (uint32_t)o->count + (uint32_t)m] = meta[kind == ALLGATHER ? k : (uint32_t)o->me];
+            uint64_t bytes = largest(meta, (int)said);
             most_sent = bytes > most_sent ? bytes : most_sent;
         }
         for (uint32_t k = 0; k < p->segment_count; k++)
@@ -386,7 +388,7 @@ static int execute_exchange(struct circle *o, struct entry *e, struct ticket *t,
             else x.sent[m] = (int64_t)(part_of(&p->segments[k], m, o->count) * item);
         }
         if (kind == BROADCAST) {
-            x.root = o->set->position[p->root];
+            x.root = position_of(o->c, o->set)[p->root];
             x.received[x.root] = o->me == x.root && t->in[k] == t->out[k] ? 0 : x.sent[x.root];
         }
         if (kind == ALLTOALL || kind == REDUCESCATTER) x.step = (CHUNK_BYTES / (uint64_t)o->count) & ~63ull;
@@ -411,19 +413,19 @@ static struct piece *pieces(struct core *c, uint32_t wanted) {
 
 /* Every segment of one element type of every operation of the batch, as one stream; then the next type. What the table
  * says is read before anything moves: after the last barrier others may be through. */
-static int allreduce_batch(struct circle *o, const struct scheduled *batch, struct ticket **tickets, uint32_t count,
+static int allreduce_batch(struct members *o, const struct scheduled *batch, struct ticket **tickets, uint32_t count,
                            struct reduction how) {
     struct core *c = o->c;
     bool contributes = tickets[0] != NULL;
     uint32_t wanted = 0, first[DTYPES], n = 0;
     uint64_t total[DTYPES] = {0};
-    for (uint32_t i = 0; i < count; i++) wanted += task_of(entry_at(c, batch[i].entry), batch[i].round)->segment_count;
+    for (uint32_t i = 0; i < count; i++) wanted += task_of(c, entry_at(c, batch[i].entry), batch[i].round)->segment_count;
     struct piece *all = pieces(c, wanted + 1);
     if (!sound(c, all, "there is no memory for a batch of operations")) return ABORTED;
     for (int dtype = 0; dtype < DTYPES; dtype++) {
         first[dtype] = n;
         for (uint32_t i = 0; i < count; i++) {
-            struct task *t = task_of(entry_at(c, batch[i].entry), batch[i].round);
+            struct task *t = task_of(c, entry_at(c, batch[i].entry), batch[i].round);
             for (uint32_t k = 0; k < t->segment_count; k++) {
                 uint64_t bytes = t->segments[k].count * item_bytes[t->segments[k].dtype];
                 if ((int)t->segments[k].dtype != dtype || !bytes) continue;
@@ -439,7 +441,7 @@ static int allreduce_batch(struct circle *o, const struct scheduled *batch, stru
     return status;
 }
 
-static int allreduce_one(struct circle *o, const struct scheduled *item, struct ticket *t, struct reduction how) {
+static int allreduce_one(struct members *o, const struct scheduled *item, struct ticket *t, struct reduction how) {
     if (how.op != ADASUM) return allreduce_batch(o, item, &t, 1, how);
     int status = 0;
     for (uint32_t k = 0; k < t->plan->segment_count && !status; k++) {
@@ -456,7 +458,7 @@ static int turn_to(struct core *c, uint32_t set) {
     if (c->last_set && c->last_set != set + 1) {
         struct set *last = set_at(c, c->last_set - 1);
         for (uint32_t m = 0; m < last->count && !status; m++)
-            status = wait_finished(c, last, m, c->batches[c->last_set - 1]);
+            status = wait_count(c, &finished_of(last)[m], &last->sleepers, c->batches[c->last_set - 1]);
     }
     c->last_set = set + 1;
     return status;
@@ -467,13 +469,13 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
     struct entry *e = entry_at(c, batch[0].entry);
     struct ticket *tickets[BATCH];
     if (set_at(c, e->set)->abroad) return batch[0].taking ? take_here(c, batch) : sum_here(c, batch);
-    struct circle o = {.c = c, .set = set_at(c, e->set), .first = batch, .batch = count};
+    struct members o = {.c = c, .set = set_at(c, e->set), .first = batch, .batch = count};
     uint32_t set = e->set, p = batch[0].round & 1;
-    o.me = o.set->position[c->rank];
+    o.me = position_of(c, o.set)[c->rank];
     o.count = (int)o.set->count;
     o.from_count = contributors(c, e, batch[0].round, o.from);
-    bool contributes = has(e->contributors[p], c->rank);
-    struct task *task = task_of(e, batch[0].round);
+    bool contributes = has(contributors_of(c, e, batch[0].round), c->rank);
+    struct task *task = task_of(c, e, batch[0].round);
     struct reduction how = {.op = (int)task->op, .prescale = task->prescale, .postscale = task->postscale, .divisor = 1};
     bool sums = task->kind == ALLREDUCE;
     if (how.op == AVERAGE) how.divisor = e->average_active[p] ? o.from_count : o.count;
@@ -497,7 +499,7 @@ int execute(struct core *c, const struct scheduled *batch, uint32_t count) {
     } else {
         status = execute_exchange(&o, e, tickets[0], how);
     }
-    if (through_slots) note_finished(o.set, (uint32_t)o.me, ++c->batches[set]);
+    if (through_slots) count_up(&finished_of(o.set)[o.me], &o.set->sleepers, ++c->batches[set]);
     for (uint32_t i = 0; i < count; i++) {
         if (status == PENDING && tickets[i]) { /* the others' shares are missing */
             atomic_store(&tickets[i]->share_done, 1);
@@ -517,7 +519,7 @@ bool round_over(struct core *c, struct ticket *t) {
     struct entry *e = entry_at(c, t->entry);
     uint32_t p = t->round & 1;
     if (atomic_load_explicit(&e->round, memory_order_acquire) <= t->round) return false; /* 64 bits: for ever */
-    if (atomic_load_explicit(&e->failed[p], memory_order_relaxed)) return true;
+    if (atomic_load_explicit(&arrival_at(c, e, c->rank)->failed, memory_order_relaxed) == t->round + 1) return true;
     if (atomic_load_explicit(&e->inlined[p], memory_order_relaxed)) return true;
     if (t->abroad) /* the data of the other hosts is here; and all of this one have taken it */
         return atomic_load(&e->arrived_data[p]) && (atomic_load(&e->taking[p]) == 1 || atomic_load(&e->takers[p]) == atomic_load(&e->taking[p]));
@@ -529,10 +531,10 @@ static int take(struct core *c, struct ticket *t, struct entry *e) {
     struct plan *p = t->plan;
     uint32_t parity = t->round & 1;
     if (p->kind == BARRIER) return 0;
-    int from[MAX_RANKS], n = contributors(c, e, t->round, from), me = s->position[c->rank];
+    int from[s->count], n = contributors(c, e, t->round, from), me = position_of(c, s)[c->rank];
     if (p->kind == ALLGATHER || p->kind == ALLTOALL) {
-        const char *at[MAX_RANKS];
-        int64_t sizes[MAX_RANKS];
+        const char *at[n];
+        int64_t sizes[n];
         uint32_t streams = p->kind == ALLGATHER ? p->segment_count : (uint32_t)n;
         for (int m = 0; m < n; m++) at[m] = payload_at(c, e, t->round, from[m]) + streams * sizeof(int64_t);
         if (!allocate(t, p->segment_count, (uint32_t)n)) return FULL;
@@ -564,11 +566,11 @@ static int take(struct core *c, struct ticket *t, struct entry *e) {
             for (int m = 0; m < me; m++) low += part_of(shape, m, (int)s->count) * item;
             count = part_of(shape, me, (int)s->count);
         }
-        const void *in[MAX_RANKS];
+        const void *in[n];
         for (int m = 0; m < n; m++) in[m] = payload_at(c, e, t->round, from[m]) + at + low;
         if (count && reduce(t->out[k], in, n, count, (int)shape->dtype, (int)p->op, p->prescale, p->postscale, divisor) &&
             p->kind == ALLREDUCE && p->op <= SUM)
-            blame(e, t->round, k, 0, from, in, n, t->out[k], count, (int)shape->dtype);
+            blame(c, e, t->round, k, 0, from, in, n, t->out[k], count, (int)shape->dtype);
         at += (bytes + 7) & ~7ull;
     }
     return 0;
@@ -587,8 +589,10 @@ void harvest(struct core *c, struct ticket *t) {
     struct entry *e = entry_at(c, t->entry);
     uint32_t p = t->round & 1;
     int status = OK;
-    t->failure = e->failed[p] ? e->failed[p] : e->note[p];
-    if (e->failed[p]) status = FAILED;
+    struct arrival *mine = arrival_at(c, e, c->rank);
+    bool failed = atomic_load_explicit(&mine->failed, memory_order_relaxed) == t->round + 1;
+    t->failure = failed ? mine->failure : e->note[p];
+    if (failed) status = FAILED;
     else if (e->inlined[p]) status = take(c, t, e);
     else if (t->abroad) {
         status = e->taking[p] == 1 ? take_abroad(c, t, e) : (int)atomic_load(&t->took); /* else it was, by its schedule */

@@ -42,9 +42,11 @@ void trace_agreement(struct core *c, struct ticket *t) {
     struct set *s = set_at(c, e->set);
     uint64_t last = 0;
     for (uint32_t m = 0; m < s->count; m++) {
-        uint64_t at = atomic_load_explicit(&arrival_at(e, s->members[m])->time_ns, memory_order_relaxed);
-        if (!has(e->contributors[t->round & 1], s->members[m])) continue;
-        trace(c, TRACE_ARRIVED, t->plan, s->members[m], at, 0);
+        int r = members_of(c, s)[m];
+        if (!has(contributors_of(c, e, t->round), r)) continue;
+        uint64_t at = 0; /* of another host's: it is known now */
+        if (is_here(c, r)) at = atomic_load_explicit(&arrival_at(c, e, r)->time_ns, memory_order_relaxed);
+        trace(c, TRACE_ARRIVED, t->plan, r, at, 0);
         last = at > last ? at : last;
     }
     trace(c, TRACE_AGREED, t->plan, c->rank, last, 0);
@@ -82,7 +84,16 @@ int hora_failure_said(struct core *c, uint64_t failure, int rank, char *out, int
     VISIT(c, 0);
     if (!is_rank(c, rank)) return 0;
     struct failure *f = failure_of(c, failure);
-    int length = f ? copy_out(f->description + (uint64_t)rank * DESCRIPTION_BYTES, f->length[rank], out, room) : 0;
+    int length = 0;
+    uint64_t at = 0, end = f && f->said_bytes <= f->said.room ? f->said_bytes : 0;
+    while (at + sizeof(struct said) <= end) {
+        struct said *group = (struct said *)((char *)heap_at(c, f->said.at) + at);
+        uint64_t names = (group->ranks * sizeof(uint16_t) + 7) & ~7ull, words = (group->bytes + 7ull) & ~7ull;
+        const uint16_t *ranks = (const uint16_t *)(group + 1);
+        at += sizeof *group + names + words;
+        for (uint32_t i = 0; at <= end && i < group->ranks; i++)
+            if (ranks[i] == rank) length = copy_out((const char *)ranks + names, group->bytes, out, room);
+    }
     return failure_of(c, failure) ? length : 0; /* 0: many failures later, its place was taken meanwhile */
 }
 
@@ -110,19 +121,19 @@ int hora_fail(struct core *c, uint32_t entry, uint64_t stamp, int code, const ch
 int hora_status(struct core *c, int rank, char *out, int room) {
     VISIT(c, 0);
     if (!is_rank(c, rank)) return 0;
-    struct rank *r = rank_at(c, rank);
+    struct words *r = words_at(c, rank);
     return copy_out(r->status, strnlen(r->status, STATUS_BYTES), out, room);
 }
 
 void hora_say(struct core *c, int rank, const char *text) {
     VISIT(c, );
-    if (is_rank(c, rank)) snprintf(rank_at(c, rank)->text, TEXT_BYTES, "%s", text);
+    if (is_rank(c, rank)) snprintf(words_at(c, rank)->text, TEXT_BYTES, "%s", text);
 }
 
 int hora_said(struct core *c, int rank, char *out, int room) {
     VISIT(c, 0);
     if (!is_rank(c, rank)) return 0;
-    struct rank *r = rank_at(c, rank);
+    struct words *r = words_at(c, rank);
     return copy_out(r->text, strnlen(r->text, TEXT_BYTES), out, room);
 }
 
@@ -149,9 +160,13 @@ int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
     write_number(&w, status ? hora_holder(c) : -1);
     write_number(&w, c->size);
     for (int r = 0; r < c->size; r++) {
+        write_number(&w, (int64_t)atomic_load(&peer_at(c, r)->state));
+        if (!is_here(c, r)) {
+            for (int i = 0; i < 3; i++) write_number(&w, 0);
+            continue;
+        }
         struct rank *k = rank_at(c, r);
         int64_t waits = 0, threads = atomic_load(&k->thread_count);
-        write_number(&w, (int64_t)atomic_load(&k->state));
         write_number(&w, atomic_load(&k->pid));
         write_number(&w, threads);
         for (int64_t i = 0; i < threads; i++) write_number(&w, atomic_load(&k->threads[i]));
@@ -177,16 +192,16 @@ int64_t hora_snapshot(struct core *c, char *out, int64_t room) {
         write_number(&w, i);
         write_number(&w, (int64_t)e->stamp);
         write_number(&w, (int64_t)(now_ns() - e->first_arrival_ns));
-        write_number(&w, task_of(e, atomic_load(&e->round))->kind);
+        write_number(&w, task_of(c, e, atomic_load(&e->round))->kind);
         write_number(&w, s->count);
-        for (uint32_t m = 0; m < s->count; m++) write_number(&w, s->members[m]);
+        for (uint32_t m = 0; m < s->count; m++) write_number(&w, members_of(c, s)[m]);
         write_number(&w, e->arrived);
         for (int r = 0; r < c->size; r++) {
-            struct arrival *a = arrival_at(e, r);
-            if (a->round != atomic_load(&e->round) + 1) continue;
+            if (!is_here(c, r) || !arrived(c, e, r)) continue;
+            struct arrival *a = arrival_at(c, e, r);
             write_number(&w, r);
             write_number(&w, a->description_length);
-            write_bytes(&w, a->description, a->description_length);
+            write_bytes(&w, description_of(c, a), a->description_length);
         }
     }
     if (!status) unlock(c);

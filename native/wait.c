@@ -84,10 +84,18 @@ void ring(struct core *c) {
     if (atomic_load(&h->sleepers)) futex_wake(&h->bell, INT_MAX, true);
 }
 
+static void wake_place(struct core *c, int place) {
+    struct rank *rank = (struct rank *)(c->base + c->header->at_ranks) + place;
+    atomic_fetch_add(&rank->executor_bell, 1);
+    futex_wake(&rank->executor_bell, 1, true);
+}
+
+void wake_executor(struct core *c) { wake_place(c, c->here); }
+
 void unlock(struct core *c) {
     bool wanted = c->ring_wanted, post_wanted = c->post_wanted;
     c->post_wanted = false;
-    uint64_t executors[MAX_RANKS / 64];
+    uint64_t executors[MAX_HERE / 64];
     if (wanted) {
         memcpy(executors, c->executors_wanted, sizeof executors);
         memset(c->executors_wanted, 0, sizeof executors);
@@ -99,8 +107,8 @@ void unlock(struct core *c) {
     if (post_wanted) wake_leader(c);
     if (!wanted) return;
     ring(c);
-    for (int r = 0; r < c->size; r++)
-        if (has(executors, r)) wake_executor(c, r);
+    for (uint32_t w = 0; w * 64 < c->header->here; w++)
+        for (uint64_t bits = executors[w]; bits; bits &= bits - 1) wake_place(c, (int)w * 64 + __builtin_ctzll(bits));
 }
 
 /* Wait until *w differs from seen (or *also from unless), the deadline passes or it is over. */
@@ -156,27 +164,21 @@ int barrier_wait(struct core *c, struct set *s) {
     return over(c);
 }
 
-/* A member has finished `count` batches. */
-void note_finished(struct set *s, uint32_t member, uint32_t count) {
-    atomic_store(&s->finished[member], count);
-    if (atomic_load(&s->sleepers)) futex_wake(&s->finished[member], INT_MAX, true);
+/* A word that only grows, by who writes it, and by who waits until it has; 0, ABORTED or CLOSED. */
+void count_up(word *w, word *sleepers, uint32_t count) {
+    atomic_store(w, count);
+    if (atomic_load(sleepers)) futex_wake(w, INT_MAX, true);
 }
 
-/* Until it has finished as many as wanted; 0, ABORTED or CLOSED. */
-int wait_finished(struct core *c, struct set *s, uint32_t member, uint32_t wanted) {
-    word *w = &s->finished[member];
+int wait_count(struct core *c, word *w, word *sleepers, uint32_t wanted) {
     for (uint32_t seen; (int32_t)((seen = atomic_load_explicit(w, memory_order_acquire)) - wanted) < 0;) {
         int status = over(c);
         if (status) return status;
-        wait_word(c, w, seen, &s->sleepers, UINT64_MAX, true, NULL, 0);
+        wait_word(c, w, seen, sleepers, UINT64_MAX, true, NULL, 0);
     }
     return 0;
 }
 
-void wake_executor(struct core *c, int rank) {
-    atomic_fetch_add(&rank_at(c, rank)->executor_bell, 1);
-    futex_wake(&rank_at(c, rank)->executor_bell, 1, true);
-}
 
 void wake_everyone(struct core *c) {
     struct header *h = c->header;
@@ -186,6 +188,6 @@ void wake_everyone(struct core *c) {
     for (uint32_t s = 0; s < MAX_SETS && atomic_load(&set_at(c, s)->made); s++) {
         futex_wake(&set_at(c, s)->barrier.phase, INT_MAX, true);
         if (!atomic_load(&set_at(c, s)->sleepers)) continue;
-        for (uint32_t m = 0; m < set_at(c, s)->count; m++) futex_wake(&set_at(c, s)->finished[m], INT_MAX, true);
+        for (uint32_t m = 0; m < set_at(c, s)->here_count; m++) futex_wake(&finished_of(set_at(c, s))[m], INT_MAX, true);
     }
 }

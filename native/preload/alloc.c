@@ -1,4 +1,4 @@
-/* Gradients that are born in shared memory.
+/* Gradients that are allocated in shared memory.
  *
  * `hora run` preloads this library into its workers. It does nothing until the core attaches its arena and the optimizer
  * says which sizes its gradients have; from then on a block of exactly such a size comes from the arena, where the host's

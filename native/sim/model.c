@@ -1,5 +1,6 @@
 /* Random programs for the simulator, and a plain model of them: what everybody brings, and what must come of it. */
 #include "program.h"
+#include "link.h"
 
 int ranks, set_count, scripts, hosts;
 int32_t host_of[RANKS];
@@ -8,18 +9,19 @@ struct script script[SCRIPTS];
 enum fault fault;
 enum where fault_where;
 int victim;
-bool comes_back, impatient, busy, dropping, has_quitter, has_straggler;
-uint64_t fault_step;
+bool comes_back, impatient, busy, dropping, has_quitter, has_straggler, has_withdrawer;
+uint64_t fault_step, fault_later;
 struct tuning tuning;
 
 /* ---- making a program ---- */
 
 static uint64_t some_count(uint64_t item) {
-    switch (below(6)) {
+    switch (below(7)) {
     case 0: return below(3);
     case 1: return INLINE_BYTES / item - 1 + below(3);
     case 2: return CHUNK_BYTES / item - 1 + below(3);
     case 3: return below((uint32_t)(TENSOR_BYTES / item));
+    case 4: return (1 + below(2)) * (uint64_t)hosts * LEAST_SHARE / item; /* whole slices */
     default: return 1 + below(40);
     }
 }
@@ -95,16 +97,19 @@ void make_program(void) {
     tuning.capacity = chance(2) ? 0 : MAX_ENTRIES;
     tuning.split = chance(4);
     fault = sim_exact && chance(3) ? (chance(2) ? KILL : STOP) : NONE;
+    if (fault && hosts > 1 && chance(3)) fault = CUT;
     victim = (int)below((uint32_t)ranks);
     comes_back = chance(2);
     fault_step = below(chance(3) ? 300 : 6000);
-    fault_where = below(3);
+    fault_where = fault == CUT ? ANYWHERE : below(3);
     if (fault_where == LEAVING) fault_step = 0;
+    fault_later = chance(3) ? 0 : below(60);
     impatient = chance(4);
     busy = chance(4);
     dropping = !fault && chance(6);
     has_quitter = !fault && !dropping && chance(8);
     has_straggler = !fault && !has_quitter && !join && scripts == 1 && chance(8);
+    has_withdrawer = !fault && !has_quitter && !has_straggler && !dropping && !join && chance(6);
 }
 
 /* ---- what everybody brings, and what must come of it ---- */

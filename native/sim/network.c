@@ -18,7 +18,7 @@ struct way { /* from one end to the other */
     size_t head, tail, room;
     struct { size_t end; uint64_t at; } chunks[CHUNKS]; /* what was sent together, and when it is there */
     size_t first_chunk, last_chunk;
-    uint64_t last_ns;
+    uint64_t last_ns, slow; /* slow: how many times longer it takes than others */
     bool closed;
 };
 static struct way ways[ENDS]; /* by the end that reads; the other end of a connection has the number with the last bit flipped */
@@ -35,7 +35,7 @@ void sim_network_begin(void) {
 void sim_pair(int *pair, int rank_a, int rank_b) {
     for (int i = 0; i < 2; i++) {
         struct way *w = &ways[end_count];
-        *w = (struct way){.room = 64 + below(ROOM - 64)};
+        *w = (struct way){.room = 64 + below(ROOM - 64), .slow = chance(6) ? 10 : 1}; /* so connections overtake each other */
         owner[end_count] = i ? rank_b : rank_a;
         pair[i] = FIRST + end_count++;
     }
@@ -51,6 +51,14 @@ static void wake(const void *what) { sim_wake(what); }
 void sim_network_kill(int rank) {
     for (int i = 0; i < end_count; i++)
         if (owner[i] == rank) ways[i].closed = ways[i ^ 1].closed = true;
+    for (int p = 0; p < POLLERS; p++) wake(&pollers[p]);
+}
+
+/* One connection is cut, and both ends live. */
+void sim_network_cut(void) {
+    if (!end_count) return;
+    int i = (int)below((uint32_t)end_count);
+    ways[i].closed = ways[i ^ 1].closed = true;
     for (int p = 0; p < POLLERS; p++) wake(&pollers[p]);
 }
 
@@ -85,7 +93,7 @@ ssize_t sim_sendmsg(int fd, const struct msghdr *m, int flags) {
         left -= n;
         sent += n;
     }
-    uint64_t at = sim_now() + (chance(4) ? 1000ull * below(300) : below(3000));
+    uint64_t at = sim_now() + w->slow * (chance(4) ? 1000ull * below(300) : below(3000));
     if (at < w->last_ns) at = w->last_ns;
     w->last_ns = at;
     w->chunks[w->last_chunk++ % CHUNKS].end = w->tail;

@@ -42,6 +42,7 @@ struct work { /* of a thread */
 
 static int fds[HOSTS], links[HOSTS][HOSTS];
 static struct seat seats[RANKS];
+int FANOUT = 2; /* of the tree of hosts */
 static struct work works[SCRIPTS][RANKS];
 static char *pool;
 static _Atomic size_t pool_used;
@@ -172,7 +173,7 @@ static void compute(struct work *w, uint32_t step) {
     bool complete[OPS];
     for (uint32_t i = 0; i < w->started_count; i++) {
         uint32_t op = w->started[i].op;
-        complete[i] = !script[0].epochs && submitted[w->slot][step][op] == (uint32_t)member_count[script[w->slot].ops[op].set];
+        complete[i] = !script[0].epochs && !has_withdrawer && submitted[w->slot][step][op] == (uint32_t)member_count[script[w->slot].ops[op].set];
     }
     bool polls = chance(2); /* goes on as soon as it is done */
     sim_busy(1);
@@ -185,7 +186,7 @@ static void compute(struct work *w, uint32_t step) {
     sim_busy(-1);
     for (uint32_t i = 0; i < w->started_count; i++) {
         struct ticket *t = c->tickets[w->started[i].ticket];
-        if (complete[i] && sim_exact && t->state != DONE && !round_over(c, t) && !t->share_done)
+        if (complete[i] && sim_exact && !over(c) && t->state != DONE && !round_over(c, t) && !t->share_done)
             sim_fail("rank %d: an operation that all have submitted was not carried out while it was busy elsewhere", w->rank);
     }
 }
@@ -210,6 +211,8 @@ static bool start_step(struct work *w, uint32_t step, const bool *present) {
         if (started->ticket < 0 && ends(w->rank, (int)-started->ticket, "hora_submit")) return true;
         w->started_count++;
         submitted[w->slot][step][mine[i]]++;
+        if (has_withdrawer && w->rank == victim && chance(4))
+            while (hora_withdraw(c, started->ticket) == PENDING) {}
         if (chance(8)) hora_help(c);
         if (chance(8)) hora_done(c, w->started[below(i + 1)].ticket);
     }
@@ -243,6 +246,28 @@ static void note_mismatch(struct work *w, uint32_t step, const struct started *x
     if (code != MISMATCH && !has_quitter) sim_fail("a mismatch was called %d", code);
 }
 
+/* What was withdrawn is submitted once more, with those who had not come yet, until all is done; true if this rank's part is
+ * over. */
+static bool submit_again(struct work *w, uint32_t step) {
+    struct core *c = seats[w->rank].core;
+    for (bool left = true; left;) {
+        left = false;
+        for (uint32_t i = 0; i < w->started_count; i++) {
+            struct started *x = &w->started[i];
+            int status = hora_wait(c, x->ticket, 50);
+            left |= status == PENDING;
+            if (status != FAILED || hora_failure_code(c, hora_failure(c, x->ticket)) != WITHDRAWN) continue;
+            hora_release(c, x->ticket);
+            if (x->plan >= 0) hora_drop(c, x->plan);
+            x->ticket = submit(w, x->op, step, script[w->slot].liar[step][x->op] == w->rank, &x->plan);
+            if (x->ticket < 0 && ends(w->rank, (int)-x->ticket, "hora_submit")) return true;
+            left = true;
+        }
+        if (left) sim_sleep(100 * 1000); /* time passes only when nobody runs */
+    }
+    return false;
+}
+
 /* Wait for it all, in another order, and look at what came; true if this rank's part is over. */
 static bool end_step(struct work *w, uint32_t step, const bool *present, const bool *active_flags, bool leave_some) {
     struct script *s = &script[w->slot];
@@ -252,6 +277,7 @@ static bool end_step(struct work *w, uint32_t step, const bool *present, const b
         struct started swapped = w->started[j];
         w->started[j] = w->started[i - 1], w->started[i - 1] = swapped;
     }
+    if (has_withdrawer && submit_again(w, step)) return true;
     for (uint32_t i = 0; i < w->started_count; i++) {
         struct started *x = &w->started[i];
         struct op *o = &s->ops[x->op];
@@ -410,7 +436,7 @@ static void first_thread(void *argument) {
     sim_watch(seat->core->base, seat->core->header->segment_bytes, host_of[w->rank]);
     if (hosts > 1 && seat->core->header->leader == (uint32_t)w->rank) {
         static const uint8_t keys[64 * HOSTS];
-        if (hora_link(seat->core, links[host_of[w->rank]], keys)) sim_fail("no link");
+        if (hora_link(seat->core, links[host_of[w->rank]], keys, NULL, NULL)) sim_fail("no link");
     }
     for (int s = 0; s < set_count; s++) {
         int32_t ranks_of_it[RANKS];
@@ -470,16 +496,28 @@ static void judge(void *argument) {
     sim_continue(victim);
 }
 
+/* All threads sleep: a host whose leader's thread does so although somebody knocked; -1 if there is none. */
+int sim_slept_through(void) {
+    for (int h = 0; h < hosts && hosts > 1; h++) {
+        struct core *c = seats[h].core;
+        struct link *l = c && !seats[h].closing ? c->link : NULL;
+        if (l && l->runs && !atomic_load(&l->stop) && atomic_load(&c->header->knocked)) return h;
+    }
+    return -1;
+}
+
 static bool strike(void) {
     struct core *c = seats[victim].core;
     if (seats[victim].closing) return true;
     if (fault_where != ANYWHERE && !c) return false;
     if (fault_where == IN_LOCK && (c->header->lock & 0xffff) != (uint32_t)victim + 1) return false;
-    if (fault_where == LEAVING && !rank_at(c, victim)->left) return false;
+    if (fault_where == LEAVING && !peer_at(c, victim)->left) return false;
+    if (fault_where != ANYWHERE && fault_later) return fault_later--, false;
     fault_step = sim_steps;
     struck = true;
     if (fault == KILL) sim_kill(victim);
-    else sim_stop(victim);
+    else if (fault == STOP) sim_stop(victim);
+    else sim_network_cut();
     return true;
 }
 
@@ -536,6 +574,7 @@ static bool run_schedule(uint64_t seed) {
     struck = false;
     memset((void *)submitted, 0, sizeof submitted);
     make_program();
+    FANOUT = 1 + (int)below(2);
     sim_network_begin();
     for (int h = 0; h < hosts; h++) {
         fds[h] = memfd_create("simulated", 0);
@@ -547,7 +586,7 @@ static bool run_schedule(uint64_t seed) {
         }
     }
     sim_watch(pool, POOL_BYTES, POOL);
-    if (impatient) sim_faults = true;
+    if (impatient || has_withdrawer) sim_faults = true;
     for (int r = 0; r < ranks; r++) {
         works[0][r] = (struct work){.rank = r};
         works[1][r] = (struct work){.rank = r, .slot = 1};
@@ -595,9 +634,9 @@ static void describe_ranks(void) {
         if (hosts > 1)
             printf("  on host %d: joined %u, quiet %u, join round %llu, posts %llu to %llu, posted %u, left %u; a lost host %d\n", host_of[r],
                    c->header->joined_count, c->header->quiet, (unsigned long long)c->header->join_round,
-                   (unsigned long long)c->header->post_head, (unsigned long long)c->header->post_tail, c->header->posted, k->left,
+                   (unsigned long long)c->header->post_head, (unsigned long long)c->header->post_tail, c->header->posted, peer_at(c, r)->left,
                    c->link && c->link->lost_ns ? c->link->lost_host : -1);
-        if (c->link && c->link->lost_ns) printf("  %s\n", rank_at(c, c->link->lost_host)->lost);
+        if (c->link && c->link->lost_ns) printf("  %s\n", words_at(c, c->link->lost_host)->lost);
         for (int h = 0; c->link && h < hosts; h++)
             printf("  line to host %d: open %d, queued %zu to %zu, blocked %d, read ahead %zu to %zu, frame %d of %u bytes at %zu\n", h,
                    c->link->lines[h].open, c->link->lines[h].queue_at, c->link->lines[h].queued, c->link->lines[h].blocked,
@@ -644,11 +683,11 @@ int main(int count, char **words) {
         if (!run_schedule(seed * 1000000007ull + from + done)) {
             printf("schedule %llu of seed %llu failed at step %llu: %s\n", (unsigned long long)(from + done),
                    (unsigned long long)seed, (unsigned long long)sim_steps, sim_failure);
-            static const char *faults[] = {"none", "killed", "stopped"};
+            static const char *faults[] = {"none", "killed", "stopped", "a connection cut"};
             printf("%d ranks on %d hosts, %d sets, %d threads each, %u epochs with join; fault: %s, of rank %d at step %llu%s%s%s%s\n", ranks, hosts,
                    set_count, scripts, script[0].epochs, faults[fault], victim, (unsigned long long)fault_step,
                    comes_back ? ", comes back" : "", impatient ? "; impatient" : "", has_quitter ? "; somebody leaves early" : "",
-                   has_straggler ? "; somebody waits for ever" : "");
+                   has_straggler ? "; somebody waits for ever" : has_withdrawer ? "; somebody withdraws" : "");
             sim_describe();
             if (sim_detail) describe_ranks();
             printf("again: simulate --seed %llu --from %llu --schedules 1\n", (unsigned long long)seed,

@@ -8,10 +8,10 @@
 
 enum {
     RANKS = 4, SETS = 4, OPS = 12, STEPS = 6, PARTS = 3, VARIANTS = 2, SCRIPTS = 2, /* at most */
-    TENSOR_BYTES = 2048, ARENA_BYTES = 1 << 17, UNEVEN = 5, HOSTS = 3, POOL = 3,
+    TENSOR_BYTES = 2048, ARENA_BYTES = 1 << 17, UNEVEN = 5, HOSTS = 4, POOL = 4,
 };
 
-enum fault { NONE, KILL, STOP };
+enum fault { NONE, KILL, STOP, CUT };
 enum how_placed { APART, IN_PLACE, IN_ARENA };
 
 struct op {
@@ -41,8 +41,8 @@ extern struct script script[SCRIPTS];
 extern enum fault fault;
 extern enum where { ANYWHERE, IN_LOCK, LEAVING } fault_where;
 extern int victim;
-extern bool comes_back, impatient, busy, dropping, has_quitter, has_straggler;
-extern uint64_t fault_step;
+extern bool comes_back, impatient, busy, dropping, has_quitter, has_straggler, has_withdrawer;
+extern uint64_t fault_step, fault_later; /* later: so many steps at which it could have struck are let pass */
 extern struct tuning { int64_t spin_us, cycle_us; uint64_t fusion, capacity; int split; } tuning;
 
 void make_program(void);

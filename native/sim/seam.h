@@ -21,7 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef HORA_CROWD /* crowd.c: sizes as they are, and one thread */
 #define HORA_SIMULATED 1
+#endif
 
 long sim_syscall(long number, ...);
 int sim_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *attributes);
@@ -78,6 +80,7 @@ int sim_memcmp(const void *a, const void *b, size_t bytes);
 #define memcpy sim_memcpy
 #define memset sim_memset
 #define memcmp sim_memcmp
-/* What is one thread's own is kept in a section, whose contents change with the thread. */
+#ifndef HORA_CROWD /* what is one thread's own is kept in a section, whose contents change with the thread */
 #define __thread __attribute__((section("sim_local")))
+#endif
 #endif

@@ -15,7 +15,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 512 << 10, MOST_STEPS = 400 * 1000, LOCAL_BYTES = 64, FRAMES = 5 };
+enum { STACK_BYTES = 512 << 10, MOST_STEPS = 1000 * 1000, LOCAL_BYTES = 64, FRAMES = 5 };
 
 enum waiting { RUNNABLE, ON_FUTEX, ON_MUTEX, ASLEEP, ON_THREAD, ENDED };
 
@@ -183,6 +183,8 @@ static bool let_time_pass(void) {
     if (threads[who].waiting == ON_FUTEX && !sim_faults && !busy && threads[who].awaited && !sim_network_busy())
         sim_fail("a wake-up is missing: all threads sleep, and thread %d of rank %d goes on only because its time is up",
                  who, threads[who].rank);
+    if (!sim_faults && sim_slept_through() >= 0)
+        sim_fail("a wake-up is missing: all threads sleep, and the leader of host %d was not woken by a knock", sim_slept_through());
     if (first > now) now = first;
     for (int i = 0; i < thread_count; i++) {
         struct thread *t = &threads[i];
@@ -396,7 +398,7 @@ int sim_thread_join(pthread_t thread, void **result) {
 
 /* ---- who did what to memory: happens-before by vector clocks ---- */
 
-enum { MAX_WATCHED = 12, REGIONS = 4, PAGE = 4096, GRANULE = 4, SYNCS = 1 << 13 };
+enum { MAX_WATCHED = 12, REGIONS = 5, PAGE = 4096, GRANULE = 4, SYNCS = 1 << 13 };
 
 static struct watched { const char *base; size_t bytes; int region; } watched[MAX_WATCHED];
 static int watched_count;

@@ -52,7 +52,9 @@ void sim_released(const void *on);
 void sim_network_begin(void);
 void sim_pair(int *pair, int rank_a, int rank_b); /* a connection between these */
 void sim_network_kill(int rank);
+void sim_network_cut(void);                       /* some connection, and both its ends live */
 bool sim_network_busy(void);                      /* something is on its way */
+int sim_slept_through(void);                       /* see program.c */
 void sim_network_describe(void);
 
 /* Memory that is watched: the same at several addresses (the mappings of one segment), or at one. */

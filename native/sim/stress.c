@@ -103,6 +103,7 @@ void sim_at(uint64_t step, bool (*act)(void)) { (void)step, (void)act; }
 void sim_busy(int more) { (void)more; }
 void sim_describe(void) {}
 void sim_network_begin(void) {}
+void sim_network_cut(void) {}
 void sim_network_describe(void) {}
 void sim_pair(int *pair, int rank_a, int rank_b) {
     (void)rank_a, (void)rank_b;
