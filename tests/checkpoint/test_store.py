@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 import pytest
 
-from hora.checkpoint import Store
+from hora.checkpoint import CheckpointStore
 from hora.errors import DamagedCheckpoint, UsageError
 
 
-def save(store: Store, position: int, data: bytes = b"x" * 1000, **facts: float) -> None:
+def save(store: CheckpointStore, position: int, data: bytes = b"x" * 1000, **facts: float) -> None:
     store.save(f"step-{position}.pt", lambda file: file.write(data), position=position, facts=facts)
 
 
@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
-    store = Store(tmp_path, keep=2, best="accuracy")
+    store = CheckpointStore(tmp_path, keep=2, best="accuracy")
     for position, accuracy in enumerate([0.1, 0.9, 0.5, 0.6, 0.7]):
         save(store, position, accuracy=accuracy)
     assert [checkpoint.position for checkpoint in store.all()] == [1, 3, 4]
@@ -36,7 +36,7 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
 
 
 def test_the_lowest_can_be_the_best_and_all_can_stay(tmp_path: Path) -> None:
-    store = Store(tmp_path, keep=0, best="loss", highest=False)
+    store = CheckpointStore(tmp_path, keep=0, best="loss", highest=False)
     for position, loss in enumerate([3.0, 1.0, 2.0, 1.0]):
         save(store, position, loss=loss)
     best = store.best()
@@ -44,19 +44,19 @@ def test_the_lowest_can_be_the_best_and_all_can_stay(tmp_path: Path) -> None:
 
 
 def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
-    store = Store(tmp_path / "none" / "yet")
+    store = CheckpointStore(tmp_path / "none" / "yet")
     assert store.latest() is None and store.best() is None and store.all() == []
 
 
 def test_folders_that_are_not_there_are_made(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs" / "first" / "checkpoints")
+    store = CheckpointStore(tmp_path / "runs" / "first" / "checkpoints")
     saved = store.save("a.bin", lambda file: file.write(b"weights"), position=1)
     assert saved.path == tmp_path / "runs" / "first" / "checkpoints" / "a.bin"
     assert saved.path.read_bytes() == b"weights" and store.latest() == saved
 
 
 def test_a_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     save(store, 1)
     save(store, 2)
     newest = store.all()[-1]
@@ -73,7 +73,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     save(store, 1, b"good")
 
     def fails(file: BinaryIO) -> None:
@@ -88,7 +88,7 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_one_of_the_same_name_is_replaced(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     save(store, 1, b"old")
     save(store, 1, b"new!")
     latest = store.latest()
@@ -99,7 +99,7 @@ def test_only_a_killed_writer_makes_readers_look_at_the_whole_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Listing checkpoints of gigabytes must not read them, even if one has taken the place of another of its size."""
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     save(store, 1, b"old")
     save(store, 1, b"new")
     monkeypatch.setattr("hora.checkpoint.store._checksum", lambda path: pytest.fail(f"{path} was read"))
@@ -109,13 +109,13 @@ def test_only_a_killed_writer_makes_readers_look_at_the_whole_file(
 @pytest.mark.parametrize("name", ["../out.pt", "a/b.pt", "x.json", "x.part", ""])
 def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        Store(tmp_path).save(name, lambda file: None, position=0)
+        CheckpointStore(tmp_path).save(name, lambda file: None, position=0)
 
 
 WRITER = """
 import sys
-from hora.checkpoint import Store
-store, names = Store(sys.argv[1], keep=2), int(sys.argv[2])
+from hora.checkpoint import CheckpointStore
+store, names = CheckpointStore(sys.argv[1], keep=2), int(sys.argv[2])
 latest = store.latest()
 position = int(latest.position) if latest else 0
 print(position, flush=True)
@@ -149,7 +149,7 @@ def test_killed_at_any_moment_there_is_always_a_whole_one(tmp_path: Path, differ
             process.wait(30)
             process.stdout.close()
         assert began >= before
-        latest = Store(tmp_path).latest()
+        latest = CheckpointStore(tmp_path).latest()
         assert latest is not None or not before
         if latest is not None:
             latest.verify()

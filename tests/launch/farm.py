@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hora.cli import workers
 from hora.cli.main import main
-from hora.launch.remote import Remote
-from hora.launch.starter import Carrier, Command, agent_command, explain_end
+from hora.launch.starters.starter import AgentCarrier, Command, agent_command, explain_end
+from hora.launch.ways.remote import RemoteLaunch
 
 FARM = Path(__file__)
 
@@ -28,7 +28,7 @@ class Plain:
     def commands(self, hosts: Sequence[str]) -> list[tuple[str, str]]:
         return [(host, " ".join(agent_command())) for host in hosts]
 
-    def start(self, hosts: Sequence[str]) -> list[Carrier]:
+    def start(self, hosts: Sequence[str]) -> list[AgentCarrier]:
         return [Command([host], agent_command()) for host in hosts]
 
     def explain(self, host: str, code: int, said: str) -> str:
@@ -40,5 +40,5 @@ def farm(*arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    workers.make_way = lambda on, **options: Remote(Plain())
+    workers.make_way = lambda on, **options: RemoteLaunch(Plain())
     main(["run", *sys.argv[1:]])

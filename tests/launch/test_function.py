@@ -13,7 +13,7 @@ import pytest
 from tests.launch.jobs import clean_environment, wait_until
 
 import hora
-from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
+from hora.errors import UsageError, WorkersFailed
 
 
 def rank() -> int:
@@ -73,10 +73,29 @@ def test_what_cannot_be_sent() -> None:
         hora.run(3, np=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("elastic", ["min_np", "max_num_proc", "reset_limit", "host_discovery_script", "slots"])
-def test_elastic_is_not_there_yet(elastic: str) -> None:
-    with pytest.raises(EnvironmentUnfit, match="not available yet"):
-        hora.run(rank, np=1, **{elastic: 1})  # type: ignore[arg-type]
+def test_an_elastic_job_gives_the_results_of_those_who_were_there_at_the_end() -> None:
+    def train() -> tuple[int, int]:
+        import signal
+
+        from hora.elastic.run import run
+        from hora.elastic.state import ObjectState
+        from hora.engine import session
+
+        session.init()
+
+        @run
+        def steps(state: ObjectState) -> tuple[int, int]:
+            while state.step < 50:  # type: ignore[has-type]
+                state.step += 1
+                if state.step == 20 and session.rank() == 0 and session.size() == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                state.commit()
+            return session.size(), state.step
+
+        return steps(ObjectState(step=0))
+
+    found = hora.run(train, min_np=2, max_np=3, cooldown_range=(60, 60))
+    assert found == [(2, 50), (2, 50)]
 
 
 def test_settings_reach_the_workers() -> None:

@@ -1,5 +1,5 @@
-"""Checkpoints that survive being killed at any moment. What is in them is the front-end's business."""
+"""Checkpoints that survive being killed at any moment. What is in them is up to the front-end."""
 
-from hora.checkpoint.store import Checkpoint, Store
+from hora.checkpoint.store import Checkpoint, CheckpointStore
 
-__all__ = ["Checkpoint", "Store"]
+__all__ = ["Checkpoint", "CheckpointStore"]

@@ -3,8 +3,8 @@
 A checkpoint is one file, in whatever format its writer chose, so that it loads without Hora, beside a small note
 (``name.json``) with its size, its checksum and what was known when it was written. The file is written under another
 name and made durable; then comes the note, which also describes the file of this name that was there before; then the
-file takes its name, and the note forgets the one before. A checkpoint counts if its note describes it. So whatever is
-killed, whenever, what counted before still does, even under the same name, and the newest that counts is whole.
+file takes its name, and the note forgets the one before. A checkpoint is valid if its note describes it. So whatever is
+killed, whenever, what was valid before still is, even under the same name, and the newest valid one is complete.
 
 One process writes (rank 0); any may read.
 """
@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hora.checkpoint.whole import json_text
 from hora.errors import DamagedCheckpoint, UsageError
+from hora.files import json_text
 
-__all__ = ["Checkpoint", "Store"]
+__all__ = ["Checkpoint", "CheckpointStore"]
 
 _log = logging.getLogger("hora")
 
@@ -64,12 +64,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one run.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> store = Store(folder.name, keep=2)
+    >>> store = CheckpointStore(folder.name, keep=2)
     >>> for epoch in (1, 2, 3):
     ...     saved = store.save(f"epoch-{epoch}.bin", lambda file: file.write(b"weights"), position=epoch,
     ...                        facts={"val_accuracy": 1 / epoch})

@@ -1,4 +1,4 @@
-"""Telling why a job failed: which rank was first, how it ended, and the last it had to say.
+"""Why a job failed: which rank failed first, how it ended, and what it printed last.
 
 Ranks that fail because a peer failed are consequences, not causes; ``first_failure`` looks past them.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
+from hora.launch.host.ending import Ending, how_it_ended
 from hora.launch.output import Tail
 
 __all__ = ["Ending", "adds_nothing", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
@@ -31,31 +32,6 @@ _HINTS: dict[int, str] = {
 }
 
 
-class Ending(NamedTuple):
-    """How one worker ended. ``stopped`` means that Hora had asked it to; ``lost`` that nobody saw its end, and why;
-    ``oom_kills`` how often its host's kernel killed for want of memory meanwhile, None if it does not say."""
-
-    rank: int
-    host: str
-    pid: int
-    returncode: int
-    seconds: float
-    stopped: bool
-    cpu_s: float
-    peak_bytes: int
-    oom_kills: int | None = None
-    lost: str = ""
-
-    @property
-    def failed(self) -> bool:
-        return self.returncode != 0
-
-    @property
-    def how(self) -> str:
-        """In words, without guessing at the cause."""
-        return self.lost or how_it_ended(self.returncode)
-
-
 def exit_code(returncode: int) -> int:
     """What a shell would report.
 
@@ -63,20 +39,6 @@ def exit_code(returncode: int) -> int:
     (7, 137)
     """
     return returncode if returncode >= 0 else 128 - returncode
-
-
-def how_it_ended(returncode: int) -> str:
-    """An exit code in words.
-
-    >>> how_it_ended(3), how_it_ended(-11)
-    ('exit code 3', 'signal 11 (SIGSEGV)')
-    """
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
-    except ValueError:
-        return f"signal {-returncode}"
 
 
 def is_consequence(tail: Tail) -> bool:
@@ -93,15 +55,6 @@ def first_failure(endings: Sequence[Ending], tails: Mapping[int, Tail]) -> Endin
         if candidates:
             return candidates[0]
     return None
-
-
-def out_of_memory_kills() -> int | None:
-    """How often this machine's kernel has killed a process for want of memory; None if it does not say."""
-    try:
-        with open("/proc/vmstat", "rb") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), None)
-    except OSError:
-        return None
 
 
 def explain(

@@ -1,7 +1,7 @@
 """``hora.run``: call a function in every worker of a new job and get the results by rank.
 
-The function travels to the workers, and the results back, over descriptors they inherit; on one host no port is opened,
-and no file is left anywhere. Between hosts both travel in authenticated frames (``wire.frame``), so what comes
+The function is sent to the workers, and the results back, over descriptors they inherit; on one host no port is opened,
+and no file is left anywhere. Between hosts both are sent in authenticated frames (``wire.frame``), so what comes
 back may be unpickled. Works from scripts, ``python -c`` and notebooks, because functions of ``__main__`` are
 shipped by value.
 """
@@ -13,16 +13,21 @@ import importlib.util
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hora.config.env import environ
 from hora.errors import EnvironmentUnfit, UsageError, WorkersFailed
-from hora.launch import callee, failure
-from hora.launch.job import Job, Verdict
+from hora.launch import failure
+from hora.launch.elastic.choose import FLAGS, Chosen, quicker
+from hora.launch.elastic.choose import choose as choose_elastic
+from hora.launch.elastic.supervise import supervise as supervise_elastic
+from hora.launch.host import callee
+from hora.launch.job import Job, JobResult
 from hora.launch.output import Console
-from hora.launch.pick import pick
+from hora.launch.planning.pick import pick
 from hora.launch.supervise import supervise
 from hora.launch.ways import make_way
 
@@ -69,7 +74,9 @@ def run(
 
     The arguments are those of ``horovod.run``. ``env`` adds variables to the workers' environment, ``executable`` is
     their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. On
-    other hosts (``hosts``, ``hostfile``, or a Slurm allocation) they are started as ``hora run`` starts them.
+    other hosts (``hosts``, ``hostfile``, or a Slurm allocation) they are started as ``hora run`` starts them. With
+    ``min_np`` or ``max_np`` the job is elastic: workers may be lost and come, and the results are those of the workers
+    that were there at the end.
 
     Raises WorkersFailed with the traceback of the first rank that failed; that exception is its ``__cause__``.
 
@@ -77,17 +84,19 @@ def run(
     >>> hora.run(pow, (2, 10), np=2)   # doctest: +SKIP
     [1024, 1024]
     """
-    elastic = (min_num_proc, max_num_proc, min_np, max_np, slots, reset_limit, cooldown_range, host_discovery_script)
-    if any(value is not None for value in elastic):
-        raise EnvironmentUnfit("elastic jobs are not available yet in this version. Give num_proc alone.")
     if not callable(func):
         raise UsageError(f"hora.run needs a function, not {func!r}. Pass the function itself, without calling it.")
     if np is not None and num_proc is not None and np != num_proc:
         raise UsageError(f"np={np} and num_proc={num_proc} are two names of one number. Give one of them.")
     wanted = np if np is not None else num_proc
-    choice = pick(
+    elastic = _elastic(
+        np=wanted, hosts=hosts, hostfile=hostfile, host_discovery_script=host_discovery_script,
+        min_np=min_np or min_num_proc, max_np=max_np or max_num_proc, slots_per_host=slots, reset_limit=reset_limit,
+        blacklist_cooldown_range=None if cooldown_range is None else tuple(cooldown_range),
+    )  # fmt: skip
+    choice = elastic.choice if elastic is not None else pick(
         environ(), np=1 if wanted is None and not (hosts or hostfile) else wanted, hosts=hosts, hostfile=hostfile
-    )
+    )  # fmt: skip
     plan = choice.plan
     names = [network_interfaces] if isinstance(network_interfaces, str) else [*(network_interfaces or ())]
     way = make_way(
@@ -105,23 +114,31 @@ def run(
         **(env or {}),
     }
 
-    answers = [bytearray() for _ in plan.workers]
-    verdict = supervise(
-        Job(
-            plan=plan,
-            way=way,
-            command=(executable or sys.executable, callee.__file__),
-            environment=environment,
-            console=Console.of_streams(sys.stdout, sys.stderr),
-            prefix=plan.size > 1,
-            output_directory=Path(output_filename) if output_filename else None,
-            call=_call(func, tuple(args), dict(kwargs or {})),
-            on_answer=lambda rank, data: answers[rank].extend(data),
-            say=_say if verbose else lambda line: None,
-            announce=(lambda line: None) if verbose else _say,
-        )
+    answers: defaultdict[int, bytearray] = defaultdict(bytearray)
+    job = Job(
+        plan=plan,
+        way=way,
+        command=(executable or sys.executable, callee.__file__),
+        environment=environment if elastic is None else quicker(environment),
+        console=Console.of_streams(sys.stdout, sys.stderr),
+        prefix=plan.size != 1,
+        output_directory=Path(output_filename) if output_filename else None,
+        call=_call(func, tuple(args), dict(kwargs or {})),
+        on_answer=lambda rank, data: answers[rank].extend(data),
+        say=_say if verbose else lambda line: None,
+        announce=(lambda line: None) if verbose else _say,
     )
-    return _results(verdict, answers)
+    if elastic is None:
+        return _results(supervise(job), answers, range(plan.size))
+    outcome = supervise_elastic(job, elastic.elastic)
+    finished = {ending.rank for ending in outcome.verdict.endings if not ending.failed}
+    last = outcome.generations[-1].members if outcome.generations else ()
+    return _results(outcome.verdict, answers, [worker for worker in last if worker in finished])
+
+
+def _elastic(**asked: Any) -> Chosen | None:
+    """What the arguments ask for, if it is an elastic job."""
+    return choose_elastic(asked) if any(asked.get(name) is not None for name in FLAGS) else None
 
 
 def _say(line: str) -> None:
@@ -176,13 +193,13 @@ def _importable(name: str) -> bool:
             sys.modules[name] = loaded
 
 
-def _results(verdict: Verdict, answers: Sequence[bytearray]) -> list[Any]:
+def _results(verdict: JobResult, answers: Mapping[int, bytearray], workers: Sequence[int]) -> list[Any]:
     import cloudpickle
 
     if verdict.first is None and verdict.interrupted_by is None:
-        mute = [rank for rank, answer in enumerate(answers) if answer[:1] != callee.ANSWER_RESULT]
+        mute = [rank for rank in workers if answers[rank][:1] != callee.ANSWER_RESULT]
         if not mute:
-            return [cloudpickle.loads(memoryview(answer)[1:]) for answer in answers]
+            return [cloudpickle.loads(memoryview(answers[rank])[1:]) for rank in workers]
         raise WorkersFailed(
             f"rank {mute[0]} ended with exit code 0 but returned nothing: the function left the process. "
             "Return from it instead of calling sys.exit or os._exit.",

@@ -1,40 +1,29 @@
-"""Workers' output: read from their pipes by one thread, prefixed line by line as horovodrun does, kept for the record.
+"""Workers' output: prefixed line by line as horovodrun does, written to the console and to files, its last lines kept.
 
-``Pump`` owns the pipes. It never blocks the supervisor: a console that does not read stops the workers' output, not the
-watch over their lives. A pipe that a daemon still holds after the job has ended is not waited for.
+``host.pump`` reads it from the workers' pipes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import re
-import selectors
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
 
+from hora.config.quiet import QuietOutput
 from hora.engine.frames import ENDS
 
-__all__ = ["Console", "Pump", "Tail", "WorkerStream", "rank_directory"]
+__all__ = ["Console", "Tail", "WorkerStream", "rank_directory"]
 
 Sink = Callable[[bytes], None]
 
-_log = logging.getLogger("hora")
-
-_CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16  # a longer one is printed in parts, so that memory is bounded
-_SOON_S = 0.01
 # May begin what a worker says because it ends: an exception, one of the compiler, a crash, a refusal.
 _LAST_WORDS = re.compile(rb'Traceback \(most recent call last\):|  File "|Fatal Python error: |usage: |hora: ')
-# What TensorFlow says of itself before it looks at TF_CPP_MIN_LOG_LEVEL; errors begin with E or F.
-_NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|[IW]\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] ")
 _KEEP_BACK_S, _KEEP_LAST_S = 3.0, 30.0  # how long what may be last words, or is, waits for the end of its worker
-_QUIET_S = 0.25  # how long a pipe that someone holds beyond the job's end must be silent to be given up
 
 
 class Console(NamedTuple):
@@ -110,19 +99,20 @@ class WorkerStream:
     ) -> None:
         self._name, self._rank, self._console, self._tail = name, rank, console, tail
         self._prefix, self._timestamp, self._file = prefix, timestamp, file
-        self._keep_back, self._hush = keep_back, hush
+        self._keep_back, self._quiet_output = keep_back, QuietOutput() if hush else None
         self._rest = b""
         self._kept: list[bytes] = []
         self.last_words = b""
 
     def take(self, data: bytes) -> None:
         self._record(data)
+        self._take(data if self._quiet_output is None else self._quiet_output.take(data))
+
+    def _take(self, data: bytes) -> None:
         lines = (self._rest + data).splitlines(keepends=True)
         # What has no end yet waits for it; so does \r at the very end, which may be half of \r\n.
         complete = not lines or lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE_BYTES
         self._rest = b"" if complete else lines.pop()
-        if self._hush:
-            lines = [line for line in lines if not _NOISE.match(line)]
         for line in lines:
             self._tail.add(self._name, line)
         if not self._prefix:
@@ -133,6 +123,8 @@ class WorkerStream:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+        if self._quiet_output is not None and (waited := self._quiet_output.end()):
+            self._take(waited)
         if self._rest:
             self._tail.add(self._name, self._rest)
             if self._prefix and (lines := self._without_last_words([self._rest + b"\n"])):
@@ -184,100 +176,3 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
     ('out/rank.007', 'out/rank.0')
     """
     return directory / f"rank.{rank:0{len(str(size - 1))}d}"
-
-
-class Pump(threading.Thread):
-    """Reads every pipe and hands what it reads to the pipe's consumer, in this one thread.
-
-    ``on_broken`` is called once when the console has gone away (``hora run … | head``). Whatever a consumer raises, the
-    thread reads on: workers whose pipe nobody reads stand still.
-    """
-
-    def __init__(self, on_broken: Callable[[], None]) -> None:
-        super().__init__(name="hora-output", daemon=True)
-        self._on_broken = on_broken
-        self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = os.pipe()
-        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
-        os.set_blocking(self._wake_w, False)
-        self._put: deque[Callable[[], None]] = deque()
-        self._later: list[tuple[float, Callable[[], None]]] = []
-        self._finishing = False
-
-    def add(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
-        """Take over a pipe's reading end."""
-        self.put(lambda: self._register(fd, take, close))
-
-    def put(self, action: Callable[[], None]) -> None:
-        """Have this done in the pump's thread, after what was put before."""
-        self._put.append(action)
-        with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
-            os.write(self._wake_w, b"x")
-
-    def keep_back(self, seconds: float, give_out: Callable[[], None]) -> None:
-        """Have this done later, if that comes before the end. For who is called in this thread."""
-        self._later.append((time.monotonic() + seconds, give_out))
-
-    def finish(self, meanwhile: Callable[[], None] | None = None) -> None:
-        """The job is over: read what is left, then end the thread and close everything. ``meanwhile`` is called again
-        and again until that is done."""
-        self._finishing = True
-        self.put(lambda: None)
-        self.join(_SOON_S if meanwhile is not None else None)  # mostly there is nothing left
-        while meanwhile is not None and self.is_alive():
-            meanwhile()
-        self.join()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-        self._selector.close()
-
-    def run(self) -> None:
-        while not self._finishing or self._put or len(self._selector.get_map()) > 1:
-            ready = self._selector.select(_QUIET_S if self._finishing else self._until_later())
-            if not ready and self._finishing:
-                break
-            for key, _ in ready:
-                if key.data is None:
-                    os.read(self._wake_r, 4096)
-                    while self._put:
-                        self._guarded(self._put.popleft())
-                elif not self._read(key):
-                    self._close(key)
-        for key in list(self._selector.get_map().values()):
-            if key.data is not None:
-                self._close(key)
-
-    def _until_later(self) -> float | None:
-        """Do what is due by now; how long until there is more."""
-        now = time.monotonic()
-        due = [give_out for when, give_out in self._later if when <= now]
-        self._later = [(when, give_out) for when, give_out in self._later if when > now]
-        for give_out in due:
-            self._guarded(give_out)
-        return min(when for when, _ in self._later) - now if self._later else None
-
-    def _register(self, fd: int, take: Callable[[bytes], None], close: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, (take, close))
-
-    def _read(self, key: selectors.SelectorKey) -> bool:
-        try:
-            data = os.read(key.fd, _CHUNK_BYTES)
-        except OSError:  # nothing more can come from it
-            return False
-        if data:
-            self._guarded(lambda: key.data[0](data))
-        return bool(data)
-
-    def _close(self, key: selectors.SelectorKey) -> None:
-        self._selector.unregister(key.fd)
-        self._guarded(key.data[1])
-        os.close(key.fd)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except OSError:  # go on reading, or the workers would block on a full pipe
-            on_broken, self._on_broken = self._on_broken, lambda: None
-            on_broken()
-        except Exception:
-            _log.exception("a part of the output could not be shown")

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from hora.launch.submit import SCHEDULERS, Order, render
+from hora.launch.submit import SCHEDULERS, BatchJob, render
 
 TIMEOUT_S = 30.0
 # Each line of a record is one call; words are separated by the unit separator, which no test uses.
@@ -68,5 +68,5 @@ class Stubs:
         return job.returncode, said
 
 
-def script_of(order: Order, scheduler: str = "slurm") -> str:
+def script_of(order: BatchJob, scheduler: str = "slurm") -> str:
     return render(order, SCHEDULERS[scheduler], "job.sh", "hora submit …")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.errors import UsageError
-from hora.launch.submit import Order, order
+from hora.launch.submit import BatchJob, order
 from hora.launch.submit.order import Stage
 
 
@@ -64,11 +64,14 @@ def test_what_cannot_be_read_is_named(read: Any, text: str) -> None:
         ({"stage": (Stage("a.tar", "a"), Stage("b", "a")), "command": ("x", "{stage}")}, "same name"),
         ({"command": ("a\0b",)}, "NUL"),
         ({"command": ("hora", "lab", "scaling", "mnist"), "launcher": "srun"}, "starts its own workers"),
+        ({"elastic": (1, 3), "nodes": 2}, "the job has 2 x 1 tasks"),
+        ({"elastic": (1, 2), "nodes": 2, "launcher": "srun"}, "--elastic needs hora run"),
+        ({"elastic": (1, 2), "nodes": 2, "command": ("hora", "lab", "scaling")}, "--elastic is for training"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(more: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=re.escape(named)):
-        Order(**{"command": ("x",), "name": "x", **more})
+        BatchJob(**{"command": ("x",), "name": "x", **more})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_orders_that_make_no_sense_are_refused(more: dict[str, Any], named: str)
     ],
 )
 def test_output_tells_the_experiment(output: str, array: str, expected: str) -> None:
-    asked = Order(command=("x",), name="x", nodes=2, tasks_per_node=4, output=output, array=array)
+    asked = BatchJob(command=("x",), name="x", nodes=2, tasks_per_node=4, output=output, array=array)
     assert asked.output_pattern == expected
 
 

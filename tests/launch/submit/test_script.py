@@ -21,13 +21,14 @@ from tests.launch.submit.stubs import Stubs, script_of
 
 from hora.data.stage import NOTE, stage
 from hora.errors import UsageError
-from hora.launch.submit import SCHEDULERS, Order, render
-from hora.launch.submit.order import Stage, Warn
+from hora.launch.submit import SCHEDULERS, BatchJob, render
+from hora.launch.submit.container import runtime_of
+from hora.launch.submit.order import Stage, WarningSignal
 
-WARN = Warn("USR1", 120)
+WARN = WarningSignal("USR1", 120)
 ORDERS = {
-    "plain": Order(command=("python", "train.py"), name="train", nodes=2),
-    "full": Order(
+    "plain": BatchJob(command=("python", "train.py"), name="train", nodes=2),
+    "full": BatchJob(
         command=("python", "train.py", "--data", "{stage}/set", "--epochs", "{epochs}", "--note", "it's"), name="train",
         nodes=2, tasks_per_node=4, cpus_per_task=7, gpus_per_node="4", mem_mb=0, time_s=14400, queue="gpu", account="a",
         exclusive=True, modules=("cuda/12", "gcc"), venv="my env", env=(("A", "b c"),),
@@ -35,7 +36,10 @@ ORDERS = {
         chain=3, chain_after="any", epochs_per_job=10, checkpoint_args=("--resume", "last {job}.pt"), warn=WARN,
         max_requeues=5,
     ),
-    "array": Order(command=("a", "{task}"), name="a", array="0-9%2", output="out/", warn=WARN, time_s=600),
+    "apptainer": BatchJob(command=("python", "t.py", "{stage}/set"), name="c", container="my image.sif",
+        container_runtime="apptainer", mounts=("/data set",), gpus_per_node="2", stage=(Stage("set.tar", "set"),)),
+    "docker": BatchJob(command=("hora", "train", "mnist"), name="c", container="me/hora", container_runtime="docker"),
+    "array": BatchJob(command=("a", "{task}"), name="a", array="0-9%2", output="out/", warn=WARN, time_s=600),
 }  # fmt: skip
 
 
@@ -49,7 +53,7 @@ def stubs(tmp_path: Path) -> Stubs:
 
 @pytest.mark.parametrize("scheduler", list(SCHEDULERS))
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
-def test_bash_and_shellcheck_have_nothing_to_say(order: Order, scheduler: str, tmp_path: Path) -> None:
+def test_bash_and_shellcheck_have_nothing_to_say(order: BatchJob, scheduler: str, tmp_path: Path) -> None:
     path = tmp_path / "job.sh"
     path.write_text(script_of(order, scheduler))
     subprocess.run(["bash", "-n", path], check=True, timeout=30)
@@ -76,6 +80,14 @@ def test_slurms_directives() -> None:
     ]  # fmt: skip
 
 
+def test_an_elastic_job() -> None:
+    order = BatchJob(command=("python", "train.py"), name="train", nodes=2, tasks_per_node=2, elastic=(1, 4))
+    text = script_of(order)
+    assert "#SBATCH --nodes=1-2\n" in text and "#SBATCH --no-kill\n" in text
+    assert 'hora run --min-np 1 --max-np 4 -- "${command[@]}"' in text
+    assert 'hora run --min-np 1 --max-np 4 -- "${command[@]}"' in script_of(order, "pbs")
+
+
 def test_pbs_directives() -> None:
     lines = re.findall(r"^#PBS (.*)$", script_of(ORDERS["full"], "pbs"), re.MULTILINE)
     assert lines == [
@@ -97,7 +109,7 @@ def test_pbs_directives() -> None:
 )
 def test_what_pbs_cannot_do_is_refused(more: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=re.escape(named)):
-        script_of(Order(command=("x",), name="x", **more), "pbs")
+        script_of(BatchJob(command=("x",), name="x", **more), "pbs")
 
 
 def test_what_a_comment_holds_cannot_get_out_of_it() -> None:
@@ -115,7 +127,7 @@ WORDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters
 def test_bash_gives_the_command_exactly_the_words_it_was_given(command: list[str], tmp_path: Path) -> None:
     place = tmp_path / str(len(list(tmp_path.iterdir())))
     stubs = Stubs(place)
-    code, said = stubs.run(script_of(Order(command=tuple(command), name="x", nodes=2)), place)
+    code, said = stubs.run(script_of(BatchJob(command=tuple(command), name="x", nodes=2)), place)
     assert code == 0, said
     assert stubs.calls("hora") == [["run", "-np", "2", "--", *command]]
 
@@ -124,18 +136,18 @@ def test_bash_gives_the_command_exactly_the_words_it_was_given(command: list[str
     "words", [["$HOME `id` $(id) \\ \" '"], ["{job}", "{stage}"], ["", "~", "*", "#", "!x", "a\nb"]]
 )
 def test_words_that_shells_like(words: list[str], stubs: Stubs, tmp_path: Path) -> None:
-    code, said = stubs.run(script_of(Order(command=tuple(words), name="x")), tmp_path)
+    code, said = stubs.run(script_of(BatchJob(command=tuple(words), name="x")), tmp_path)
     assert code == 0, said
     assert stubs.calls("hora") == [["run", "-np", "1", "--", *words]]
 
 
 def test_bytes_that_are_no_text(stubs: Stubs, tmp_path: Path) -> None:
-    code, _ = stubs.run(script_of(Order(command=("cat", "caf\udce9"), name="x")), tmp_path)
+    code, _ = stubs.run(script_of(BatchJob(command=("cat", "caf\udce9"), name="x")), tmp_path)
     assert code == 0 and stubs.calls("hora") == [["run", "-np", "1", "--", "cat", "caf\udce9"]]
 
 
 def test_a_chain_counts_epochs_and_resumes(stubs: Stubs, tmp_path: Path) -> None:
-    order = Order(
+    order = BatchJob(
         command=("train", "--epochs", "{epochs}", "{other}"), name="x", chain=9, epochs_per_job=10,
         checkpoint_args=("--resume", "check point.{job}"),
     )  # fmt: skip
@@ -153,11 +165,11 @@ def test_a_chain_counts_epochs_and_resumes(stubs: Stubs, tmp_path: Path) -> None
 )
 @pytest.mark.parametrize("warn", [None, WARN])
 def test_what_starts_its_own_workers_is_run_once(
-    stubs: Stubs, tmp_path: Path, command: tuple[str, ...], warn: Warn | None
+    stubs: Stubs, tmp_path: Path, command: tuple[str, ...], warn: WarningSignal | None
 ) -> None:
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "python").symlink_to(stubs.programs / "hora")
-    order = Order(command=command, name="x", nodes=2, tasks_per_node=4, warn=warn, time_s=600)
+    order = BatchJob(command=command, name="x", nodes=2, tasks_per_node=4, warn=warn, time_s=600)
     code, said = stubs.run(script_of(order), tmp_path)
     assert code == 0 and stubs.calls("srun") == [], said
     assert stubs.calls(command[0].rpartition("/")[2].replace("python", "hora")) == [list(command[1:])]
@@ -167,7 +179,7 @@ def test_plain_srun_and_the_environment(stubs: Stubs, tmp_path: Path) -> None:
     stubs.add("srun", 'printf "%s\\n" "$A" "$OMP_NUM_THREADS" "$WOKEN"\n')
     (tmp_path / "my env" / "bin").mkdir(parents=True)
     (tmp_path / "my env" / "bin" / "activate").write_text("export WOKEN=yes$NOT_SET\n")
-    order = Order(
+    order = BatchJob(
         command=("train",), name="x", tasks_per_node=2, cpus_per_task=3, launcher="srun", env=(("A", "b $c"),),
         venv="my env", modules=("gcc", "cuda"),
     )  # fmt: skip
@@ -179,7 +191,7 @@ def test_plain_srun_and_the_environment(stubs: Stubs, tmp_path: Path) -> None:
 
 def test_a_failure_is_the_jobs_exit_code(stubs: Stubs, tmp_path: Path) -> None:
     (tmp_path / "fail").write_text("exit 42\n")
-    for order in (ORDERS["plain"], Order(command=("x",), name="x", warn=WARN, max_requeues=3)):
+    for order in (ORDERS["plain"], BatchJob(command=("x",), name="x", warn=WARN, max_requeues=3)):
         code, _ = stubs.run(script_of(order), tmp_path, HORA_STUB=str(tmp_path / "fail"))
         assert code == 42
     assert stubs.calls("scontrol") == []
@@ -191,19 +203,19 @@ STAGED = f"{getpass.getuser()}-staged"
 
 
 @pytest.fixture
-def staging(tmp_path: Path) -> Order:
+def staging(tmp_path: Path) -> BatchJob:
     """A tar file and a folder, for two nodes whose own disks are folders here."""
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "1.txt").write_text("one")
     with tarfile.open(tmp_path / "my set.tar", "w") as archive:
         archive.add(tmp_path / "pictures" / "1.txt", "train/1.txt")
-    return Order(
+    return BatchJob(
         command=("train", "{stage}/set"), name="x", nodes=2, stage_dir=f"{tmp_path}/NODE/local disk", keep_staged=True,
         stage=(Stage(f"{tmp_path}/my set.tar", "set"), Stage(f"{tmp_path}/pictures", "pictures")),
     )  # fmt: skip
 
 
-def test_data_comes_to_each_node_once(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+def test_data_comes_to_each_node_once(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:
     code, said = stubs.run(script_of(staging), tmp_path)
     assert code == 0, said
     for host in ("h1", "h2"):
@@ -216,7 +228,7 @@ def test_data_comes_to_each_node_once(stubs: Stubs, staging: Order, tmp_path: Pa
     assert code == 0 and said.count("is here already") == 4
 
 
-def test_data_that_changed_or_was_left_half_way_comes_again(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+def test_data_that_changed_or_was_left_half_way_comes_again(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:
     disk = tmp_path / "h1" / "local disk" / STAGED
     (disk / "set.partial" / "train").mkdir(parents=True)
     (disk / "set.partial" / "old").write_text("left by a job that was killed")
@@ -243,7 +255,7 @@ def test_data_that_changed_or_was_left_half_way_comes_again(stubs: Stubs, stagin
     ],
 )
 def test_a_tar_with_one_folder_is_that_folder(
-    stubs: Stubs, staging: Order, tmp_path: Path, packed: list[str], there: list[str], compression: str
+    stubs: Stubs, staging: BatchJob, tmp_path: Path, packed: list[str], there: list[str], compression: str
 ) -> None:
     with tarfile.open(tmp_path / "my set.tar", f"w{compression}" if compression else "w:") as archive:
         for name in packed:
@@ -260,7 +272,7 @@ def test_a_tar_with_one_folder_is_that_folder(
 
 @pytest.mark.parametrize("what", ["folder", "data"])
 def test_what_somebody_else_put_in_the_place_of_the_data_is_not_used(
-    stubs: Stubs, staging: Order, tmp_path: Path, what: str
+    stubs: Stubs, staging: BatchJob, tmp_path: Path, what: str
 ) -> None:
     disk, theirs = tmp_path / "h1" / "local disk" / STAGED, tmp_path / "theirs"
     theirs.mkdir(mode=0o755)
@@ -276,7 +288,7 @@ def test_what_somebody_else_put_in_the_place_of_the_data_is_not_used(
     assert list(theirs.iterdir()) == [] and theirs.stat().st_mode & 0o777 == 0o755
 
 
-def test_only_this_user_can_open_the_data_on_a_node(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+def test_only_this_user_can_open_the_data_on_a_node(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:
     disk = tmp_path / "h1" / "local disk" / STAGED
     disk.mkdir(parents=True)
     disk.chmod(0o777)  # made by an older script
@@ -285,7 +297,7 @@ def test_only_this_user_can_open_the_data_on_a_node(stubs: Stubs, staging: Order
 
 
 @pytest.mark.parametrize("code", [0, 42, 75])
-def test_data_is_removed_however_the_job_ends(stubs: Stubs, staging: Order, tmp_path: Path, code: int) -> None:
+def test_data_is_removed_however_the_job_ends(stubs: Stubs, staging: BatchJob, tmp_path: Path, code: int) -> None:
     order = msgspec.structs.replace(staging, keep_staged=False, warn=WARN, max_requeues=2)
     (tmp_path / "looks").write_text(f'for word; do :; done; ls "${{word/NODE/h1}}"; exit {code}\n')
     returned, said = stubs.run(script_of(order), tmp_path, HORA_STUB=str(tmp_path / "looks"))
@@ -296,7 +308,7 @@ def test_data_is_removed_however_the_job_ends(stubs: Stubs, staging: Order, tmp_
 
 
 @pytest.mark.parametrize("trouble", ["missing", "no space", "broken"])
-def test_data_that_does_not_come_stops_the_job(stubs: Stubs, staging: Order, tmp_path: Path, trouble: str) -> None:
+def test_data_that_does_not_come_stops_the_job(stubs: Stubs, staging: BatchJob, tmp_path: Path, trouble: str) -> None:
     expected = "my set.tar cannot be read"
     if trouble == "missing":
         (tmp_path / "my set.tar").unlink()
@@ -315,7 +327,7 @@ def test_data_that_does_not_come_stops_the_job(stubs: Stubs, staging: Order, tmp
 
 # A launcher that saves and leaves when it is warned, as `hora run` with a script that asks hvd.preempted().
 SAVES = 'trap "echo saved; exit 75" USR1\necho ready\nfor i in {1..500}; do sleep 0.02; done\n'
-REQUEUED = Order(command=("x",), name="x", warn=WARN, max_requeues=2, checkpoint_args=("--resume",))
+REQUEUED = BatchJob(command=("x",), name="x", warn=WARN, max_requeues=2, checkpoint_args=("--resume",))
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
@@ -350,7 +362,7 @@ def test_not_for_ever(stubs: Stubs, tmp_path: Path) -> None:
     assert "not put back" in said and len(stubs.calls("scontrol")) == 1
 
 
-def test_a_warning_while_data_is_brought_is_not_lost(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+def test_a_warning_while_data_is_brought_is_not_lost(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:
     stubs.add("srun", "echo bringing; kill -USR1 $PPID\n")
     order = msgspec.structs.replace(staging, warn=WARN, max_requeues=2)
     code, said = stubs.run(script_of(order), tmp_path)
@@ -368,7 +380,7 @@ def test_pbs_warns_by_itself_and_submits_again(stubs: Stubs, tmp_path: Path) -> 
     (tmp_path / "saves").write_text(SAVES)
     (tmp_path / "nodes").write_text("h1\nh1\nh2\nh2\n")
     (tmp_path / "logs").mkdir()
-    order = Order(command=("x",), name="x", nodes=2, warn=WARN, time_s=121, max_requeues=2)
+    order = BatchJob(command=("x",), name="x", nodes=2, warn=WARN, time_s=121, max_requeues=2)
     code, _ = stubs.run(
         script_of(order, "pbs"), tmp_path, HORA_STUB=str(tmp_path / "saves"), PBS_JOBID="12.server", PBS_JOBNAME="x",
         PBS_O_WORKDIR=str(tmp_path), PBS_NODEFILE=str(tmp_path / "nodes"), RESTARTS="1",
@@ -378,7 +390,7 @@ def test_pbs_warns_by_itself_and_submits_again(stubs: Stubs, tmp_path: Path) -> 
     assert stubs.calls("qsub") == [["-W", "depend=afterany:12.server", "-v", "RESTARTS=2", "job.sh"]]
 
 
-def test_pbs_brings_data_with_hora_run(stubs: Stubs, staging: Order, tmp_path: Path) -> None:
+def test_pbs_brings_data_with_hora_run(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("h1\nh1\nh2\n")
     (tmp_path / "logs").mkdir()
     stubs.add("hora", 'if [[ $2 == --hosts ]]; then shift 4; "${@//\\/NODE\\///h1/}"; fi\n')
@@ -390,3 +402,70 @@ def test_pbs_brings_data_with_hora_run(stubs: Stubs, staging: Order, tmp_path: P
     assert stubs.calls("hora")[0][:4] == ["run", "--hosts", "h1,h2", "--"]
     assert (tmp_path / "h1" / "local disk" / STAGED / "set" / "train" / "1.txt").exists()
     wait_until(lambda: len(stubs.calls("hora")) == 3)
+
+
+# ---- containers ----
+
+INSIDE = 'while [[ $1 != *.sif && $1 != me/* ]]; do shift; done; shift; exec "$@"\n'
+
+
+def contained(command: tuple[str, ...], nodes: int, image: str = "hora.sif", **more: Any) -> BatchJob:
+    return BatchJob(command=command, name="c", nodes=nodes, tasks_per_node=2, container=image,
+                 container_runtime=runtime_of(image), **more)  # fmt: skip
+
+
+def test_on_one_node_launcher_and_workers_are_in_one_container(stubs: Stubs, tmp_path: Path) -> None:
+    stubs.add("apptainer", INSIDE)
+    order = contained(("python", "train.py"), 1, mounts=("/data",))
+    code, said = stubs.run(script_of(order), tmp_path)
+    assert code == 0, said
+    assert stubs.calls("apptainer")[-1] == [
+        "exec", "--bind", str(tmp_path), "--pwd", str(tmp_path), "--bind", "/data", "hora.sif",
+        "hora", "run", "-np", "2", "--", "python", "train.py",
+    ]  # fmt: skip
+    assert stubs.calls("hora") == [["run", "-np", "2", "--", "python", "train.py"]]
+    stubs.run(script_of(contained(("hora", "train", "x", "-np", "2"), 1)), tmp_path)
+    assert stubs.calls("hora")[-1] == ["train", "x", "-np", "2"]  # which starts its own
+
+
+def test_on_several_nodes_srun_starts_a_container_for_each_worker(stubs: Stubs, tmp_path: Path) -> None:
+    stubs.add("apptainer", INSIDE)
+    code, said = stubs.run(script_of(contained(("hora", "train", "x"), 2)), tmp_path)
+    assert code == 0, said
+    [call] = stubs.calls("srun")
+    assert call[0] == "--ntasks=4" and call[call.index("--") + 1 :][:2] == ["apptainer", "exec"]
+    assert stubs.calls("hora") == [["train", "x"]] * 2  # once on each of two stand-ins for nodes
+    bundle = script_of(contained(("hora", "train", "x"), 2, "/images/hora"))
+    assert "srun --ntasks=4 --kill-on-bad-exit=1 --label --container=/images/hora --" in bundle
+
+
+def test_staged_data_is_seen_inside(stubs: Stubs, tmp_path: Path) -> None:
+    stubs.add("docker", INSIDE)
+    stubs.add("srun", "")
+    order = contained(("t", "{stage}/set"), 1, "me/hora", stage=(Stage("set.tar", "set"),), stage_dir="/fast")
+    code, said = stubs.run(script_of(order), tmp_path)
+    call = stubs.calls("docker")[-1]
+    mounted = call[call.index("--volume") + 1]
+    place, _, inside = mounted.partition(":")
+    assert code == 0 and place == inside and call[-1] == f"{place}/set" and place.startswith("/fast/"), said
+
+
+def test_a_container_without_hora_is_told_before_anything_starts(stubs: Stubs, tmp_path: Path) -> None:
+    stubs.add("apptainer", "exit 1\n")
+    code, said = stubs.run(script_of(contained(("python", "train.py"), 1)), tmp_path)
+    assert code == 3 and "hora.sif cannot be started, or has no Hora in it" in said and not stubs.calls("hora")
+
+
+@pytest.mark.parametrize(
+    ("order", "scheduler", "said"),
+    [
+        (contained(("python", "t.py"), 2, "me/hora"), "slurm", "Docker starts containers on one node"),
+        (contained(("hora", "lab", "scaling", "x"), 2), "slurm", "'hora lab scaling' starts jobs of its own"),
+        (contained(("python", "t.py"), 2), "pbs", "needs Slurm's srun"),
+        (contained(("python", "t.py"), 1, "/images/hora"), "pbs", "PBS runs no containers"),
+        (BatchJob(command=("a",), name="a", mounts=("/data",)), "slurm", "--mount is for a container"),
+    ],
+)
+def test_what_a_container_cannot_do(order: BatchJob, scheduler: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        script_of(order, scheduler)

@@ -8,10 +8,10 @@ import pytest
 from tests.launch.submit.stubs import Stubs
 
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.launch.submit import SCHEDULERS, Order, send, write
+from hora.launch.submit import SCHEDULERS, BatchJob, send, write
 
 COUNTS = 'echo "note: hello"; echo $((100 + $(wc -l <"$RECORDS/{name}"))){ending}\n'
-CHAIN = Order(command=("x",), name="x", chain=3)
+CHAIN = BatchJob(command=("x",), name="x", chain=3)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_chain_under_slurm(stubs: Stubs, tmp_path: Path) -> None:
 
 def test_a_chain_under_pbs(stubs: Stubs) -> None:
     stubs.add("qsub", COUNTS.format(name="qsub", ending=".server"))
-    order = Order(command=("x",), name="x", chain=2, chain_after="any")
+    order = BatchJob(command=("x",), name="x", chain=2, chain_after="any")
     assert [job.id for job in send(order, SCHEDULERS["pbs"], Path("x.pbs"))] == ["101.server", "102.server"]
     assert stubs.calls("qsub") == [
         ["-v", "CHAIN_JOB=1", "x.pbs"],

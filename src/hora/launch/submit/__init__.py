@@ -1,14 +1,14 @@
 """Job scripts: what ``hora submit`` writes and hands to Slurm or PBS.
 
 ``order`` is what was asked for, checked; ``script`` writes the job script, with what differs between schedulers from
-``slurm`` and ``pbs``; ``send`` submits it. The scripts stand alone: they are to be read, kept, changed and submitted by
-hand as well.
+``slurm`` and ``pbs``; ``send`` submits it. The scripts need nothing else: they can be read, kept, changed and
+submitted by hand.
 """
 
 from __future__ import annotations
 
-from hora.launch.submit.order import Order
+from hora.launch.submit.order import BatchJob
 from hora.launch.submit.script import SCHEDULERS, render
 from hora.launch.submit.send import Submitted, commands, send, write
 
-__all__ = ["SCHEDULERS", "Order", "Submitted", "commands", "render", "send", "write"]
+__all__ = ["SCHEDULERS", "BatchJob", "Submitted", "commands", "render", "send", "write"]

@@ -1,4 +1,4 @@
-"""Text of Python's that bash must read back exactly: words, with placeholders that become variables, and comments."""
+"""Quoting for bash: words, with placeholders that become variables, and comments."""
 
 from __future__ import annotations
 

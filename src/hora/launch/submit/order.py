@@ -14,11 +14,12 @@ import msgspec
 from hora.errors import UsageError
 
 __all__ = [
-    "Order",
+    "BatchJob",
     "Stage",
-    "Warn",
+    "WarningSignal",
     "hora_words",
     "name_of",
+    "parse_elastic",
     "parse_env",
     "parse_mem",
     "parse_stage",
@@ -37,20 +38,21 @@ class Stage(NamedTuple):
     name: str
 
 
-class Warn(NamedTuple):
+class WarningSignal(NamedTuple):
     """The warning before the time is up: which signal, and how many seconds before."""
 
     signal: str
     seconds: int
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job, or a chain of them. ``None`` and empty mean: leave it to the scheduler."""
 
     command: tuple[str, ...]
     name: str
     nodes: int = 1
     tasks_per_node: int = 1
+    elastic: tuple[int, int] | None = None  # the fewest workers to go on with, and the most; tasks are those
     cpus_per_task: int | None = None
     gpus_per_node: str = ""
     mem_mb: int | None = None  # of a node; 0: all that it has
@@ -67,7 +69,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     venv: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    launcher: str = "hora"
+    launcher: str = "auto"  # none: the command itself; run; srun
+    container: str = ""  # an image
+    container_runtime: str = ""  # who runs it
+    mounts: tuple[str, ...] = ()
 
     stage: tuple[Stage, ...] = ()
     stage_dir: str = ""
@@ -78,7 +83,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     epochs_per_job: int = 0
     checkpoint_args: tuple[str, ...] = ()
 
-    warn: Warn | None = None
+    warn: WarningSignal | None = None
     max_requeues: int = 0  # 0: never put back into the queue
 
     @property
@@ -86,9 +91,26 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.nodes * self.tasks_per_node
 
     @property
+    def how_many(self) -> str:
+        """The flags of `hora run` that say how many workers."""
+        return f"-np {self.tasks}" if self.elastic is None else "--min-np {} --max-np {}".format(*self.elastic)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Those that an elastic job can begin with."""
+        return self.nodes if self.elastic is None else -(-self.elastic[0] // self.tasks_per_node)
+
+    @property
     def starts_workers(self) -> bool:
         """Whether the command starts its workers itself, so that the script runs it once: Hora's own commands do."""
-        return self.launcher == "hora" and hora_words(self.command) is not None
+        if self.in_each_worker:
+            return False
+        return self.launcher == "none" or (self.launcher == "auto" and hora_words(self.command) is not None)
+
+    @property
+    def in_each_worker(self) -> bool:
+        """Whether every worker is a container of its own, started by srun."""
+        return bool(self.container) and (self.nodes > 1 or self.container_runtime == "slurm")
 
     @property
     def output_pattern(self) -> str:
@@ -129,15 +151,38 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
                 f"--array {self.array!r}: give task numbers such as 0-9, 1,3,5 or 0-99%4 (four at a time)."
             )
         self._check_chain()
+        self._check_elastic()
         words = hora_words(self.command)
-        if self.launcher == "srun" and words is not None and words[:1] != ("train",):
+        if self.launcher in ("srun", "run") and words is not None and words[:1] != ("train",):
             raise UsageError(
-                f"--launcher srun would start 'hora {' '.join(words[:1])}' once a task, and it starts its own workers. "
+                f"--launcher {self.launcher} would start 'hora {' '.join(words[:1])}' once a task, and it starts its "
+                "own workers. "
                 "Leave --launcher out."
             )
         names = [stage.name for stage in self.stage]
         if len(set(names)) < len(names):
             raise UsageError(f"--stage: two sources would have the same name ({', '.join(names)}). Use SOURCE:NAME.")
+
+    def _check_elastic(self) -> None:
+        if self.elastic is None:
+            return
+        fewest, most = self.elastic
+        if most > self.tasks:
+            raise UsageError(
+                f"--elastic {fewest}:{most} may use {most} workers, and the job has {self.nodes} x "
+                f"{self.tasks_per_node} tasks. Ask for more with --nodes or --tasks-per-node."
+            )
+        if self.launcher == "srun" or self.in_each_worker:
+            raise UsageError(
+                "--elastic needs hora run to start the workers: srun ends them all when one dies. Leave --launcher "
+                "srun out, or use one node and a container around hora run."
+            )
+        own = hora_words(self.command)
+        if own is not None and own[:1] != ("train",):
+            raise UsageError(
+                f"--elastic is for training, and 'hora {' '.join(own[:1])}' starts its own workers. Give that command "
+                "its own flags instead, such as --min-np."
+            )
 
     def _check_chain(self) -> None:
         words = " ".join((*self.command, *self.checkpoint_args))
@@ -242,11 +287,12 @@ def parse_mem(text: str) -> int:
     return max(1, round(value)) if value else 0
 
 
-def parse_warn(text: str) -> Warn:
+def parse_warn(text: str) -> WarningSignal:
     """When to be warned, written as Slurm does.
 
     >>> parse_warn("USR1@120"), parse_warn("SIGTERM@60"), parse_warn("B:USR1@5m")
-    (Warn(signal='USR1', seconds=120), Warn(signal='TERM', seconds=60), Warn(signal='USR1', seconds=300))
+    (WarningSignal(signal='USR1', seconds=120), WarningSignal(signal='TERM', seconds=60), WarningSignal(signal='USR1',
+    seconds=300))
     """
     match = re.fullmatch(r"(?:[BR]+:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d+)(s|m)?)?", text.strip().upper(), re.I)
     if not match:
@@ -254,7 +300,7 @@ def parse_warn(text: str) -> Warn:
     seconds = int(match[2] or 60) * (60 if match[3] in ("m", "M") else 1)
     if not 0 < seconds <= 65535:
         raise UsageError(f"--signal {text!r}: Slurm takes between 1 and 65535 seconds.")
-    return Warn(match[1], seconds)
+    return WarningSignal(match[1], seconds)
 
 
 def parse_stage(text: str) -> Stage:
@@ -271,6 +317,18 @@ def parse_stage(text: str) -> Stage:
     if not source or not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise UsageError(f"--stage {text!r} is not understood. Write SOURCE, or SOURCE:NAME with a plain name.")
     return Stage(source, name)
+
+
+def parse_elastic(text: str) -> tuple[int, int]:
+    """MIN:MAX workers.
+
+    >>> parse_elastic("2:4")
+    (2, 4)
+    """
+    match = re.fullmatch(r"(\d+):(\d+)", text.strip(), re.ASCII)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(f"--elastic {text!r}: give the fewest workers and the most, such as 2:4.")
+    return int(match[1]), int(match[2])
 
 
 def parse_env(text: str) -> tuple[str, str]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from hora.errors import UsageError
 from hora.launch.submit.bash import word
-from hora.launch.submit.order import Order
+from hora.launch.submit.order import BatchJob
 
-__all__ = ["Pbs"]
+__all__ = ["PbsScheduler"]
 
 
-class Pbs:
+class PbsScheduler:
     """For ``qsub``. A job's output is redirected by its script: PBS itself shows it only when the job has ended."""
 
     name = "PBS"
@@ -27,7 +27,7 @@ class Pbs:
     array_task = "$PBS_ARRAY_INDEX"
     restarts = "${RESTARTS:-0}"
 
-    def check(self, order: Order) -> None:
+    def check(self, order: BatchJob) -> None:
         if order.qos:
             raise UsageError(f"--qos {order.qos}: PBS has none. Choose a queue with --queue instead.")
         if ":" in order.gpus_per_node:
@@ -35,7 +35,7 @@ class Pbs:
                 f"--gpus-per-node {order.gpus_per_node}: PBS knows no types of GPU by itself. Give the number alone, "
                 "and what your site calls the type with --constraint, as in --constraint gpu_model=p100."
             )
-        if order.launcher != "hora":
+        if order.launcher == "srun":
             raise UsageError(
                 f"--launcher {order.launcher}: PBS has no srun. Leave it out; 'hora run' starts the workers."
             )
@@ -49,7 +49,7 @@ class Pbs:
         if order.warn and not order.time_s:
             raise UsageError("--signal and --requeue need --time under PBS, to know when to warn.")
 
-    def head(self, order: Order) -> list[str]:
+    def head(self, order: BatchJob) -> list[str]:
         chunk = [f"select={order.nodes}", f"ncpus={order.tasks_per_node * (order.cpus_per_task or 1)}"]
         chunk.append(f"mpiprocs={order.tasks_per_node}")
         if order.gpus_per_node:
@@ -69,7 +69,7 @@ class Pbs:
         lines += ["-j oe", f"-o {folder or '.'}/", "-r n"]  # what PBS itself says; never run again behind our back
         return [f"#PBS {line}" for line in [*lines, *order.directives]]
 
-    def arrive(self, order: Order) -> list[str]:
+    def arrive(self, order: BatchJob) -> list[str]:
         values = {"%j": "${PBS_JOBID%%.*}", "%A": "${PBS_ARRAY_ID%%[*}", "%a": "$PBS_ARRAY_INDEX"}
         parts = re.split("(%[jAa])", order.output_pattern.replace("%x", order.name))
         path = "".join(f'"{values[part]}"' if i % 2 else word(part) for i, part in enumerate(parts) if part)
@@ -78,15 +78,15 @@ class Pbs:
             f"exec >>{path} 2>&1",
         ]
 
-    def once_per_node(self, order: Order) -> list[str]:
+    def once_per_node(self, order: BatchJob) -> list[str]:
         return [
             "once_per_node() {",
             f'    hora run --hosts "{self.node_list}" -- "$@"',
             "}",
         ]
 
-    def launch(self, order: Order) -> str:
-        start = "" if order.starts_workers else f"hora run -np {order.tasks} --"  # takes its hosts from $PBS_NODEFILE
+    def launch(self, order: BatchJob) -> str:
+        start = "" if order.starts_workers else f"hora run {order.how_many} --"  # takes its hosts from $PBS_NODEFILE
         if not order.warn or not order.time_s:
             return start
         # PBS sends no warning before the time is up; timeout does, and goes on waiting.
@@ -94,10 +94,10 @@ class Pbs:
         left_s = f"$((SECONDS < {when_s} ? {when_s} - SECONDS : 1))"
         return f'timeout --foreground --preserve-status --signal=USR1 "{left_s}" {start}'.rstrip()
 
-    def requeue(self, order: Order, script: str) -> list[str]:
+    def requeue(self, order: BatchJob, script: str) -> list[str]:
         return [f'qsub -W depend=afterany:"$PBS_JOBID" -v RESTARTS=$((restarts + 1)) {word(script)}']
 
-    def submission(self, order: Order, script: str, job: int, after: str | None) -> Sequence[str]:
+    def submission(self, order: BatchJob, script: str, job: int, after: str | None) -> Sequence[str]:
         command = ["qsub"]
         if order.chain > 1:
             command += ["-v", f"CHAIN_JOB={job}"]
@@ -107,7 +107,7 @@ class Pbs:
 
     def read_id(self, said: str) -> str:
         """
-        >>> Pbs().read_id("1234.server\\n"), Pbs().read_id("12[].server")
+        >>> PbsScheduler().read_id("1234.server\\n"), PbsScheduler().read_id("12[].server")
         ('1234.server', '12[].server')
         """
         found = re.findall(r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$", said, re.MULTILINE)

@@ -1,20 +1,21 @@
 """The job script: directives, software, data, training, in the order in which a reader wants to know them.
 
-Only what was asked for is in it: an order for two nodes and nothing else gives a script of a dozen lines.
+It has only what was asked for: two nodes and nothing else give a script of a dozen lines.
 """
 
 from __future__ import annotations
 
 from hora.config.settings import PREEMPTED_EXIT_CODE
+from hora.launch.submit import container
 from hora.launch.submit.bash import array, comment, word
-from hora.launch.submit.order import Order
-from hora.launch.submit.pbs import Pbs
+from hora.launch.submit.order import BatchJob
+from hora.launch.submit.pbs import PbsScheduler
 from hora.launch.submit.scheduler import Scheduler
-from hora.launch.submit.slurm import Slurm
+from hora.launch.submit.slurm import SlurmScheduler
 
 __all__ = ["MARK", "SCHEDULERS", "render"]
 
-SCHEDULERS: dict[str, Scheduler] = {"slurm": Slurm(), "pbs": Pbs()}
+SCHEDULERS: dict[str, Scheduler] = {"slurm": SlurmScheduler(), "pbs": PbsScheduler()}
 MARK = "# Written by: "  # by which a script is known as ours, and may be overwritten
 
 _STAGE = r"""
@@ -82,9 +83,10 @@ END
 """.strip()
 
 
-def render(order: Order, scheduler: Scheduler, script: str, written_by: str) -> str:
+def render(order: BatchJob, scheduler: Scheduler, script: str, written_by: str) -> str:
     """The whole script. ``script`` is the path it will have, ``written_by`` the command line that asked for it."""
     scheduler.check(order)
+    container.check(order, scheduler.name)
     sections = [
         _head(order, scheduler, script, written_by),
         _software(order),
@@ -100,7 +102,7 @@ def _title(text: str) -> str:
     return f"# ---- {text} ".ljust(80, "-")
 
 
-def _head(order: Order, scheduler: Scheduler, script: str, written_by: str) -> list[str]:
+def _head(order: BatchJob, scheduler: Scheduler, script: str, written_by: str) -> list[str]:
     login = " -l" if order.modules else ""  # login shells know `module`
     return [
         f"#!/bin/bash{login}",
@@ -116,13 +118,13 @@ def _head(order: Order, scheduler: Scheduler, script: str, written_by: str) -> l
     ]
 
 
-def _exceptions(order: Order) -> list[str]:
+def _exceptions(order: BatchJob) -> list[str]:
     """What shellcheck cannot see: the environment's script, and functions called by traps and on other nodes."""
     codes = (["SC1091"] if order.venv else []) + (["SC2329"] if order.warn or order.stage else [])
     return [f"# shellcheck disable={','.join(codes)}"] if codes else []
 
 
-def _software(order: Order) -> list[str]:
+def _software(order: BatchJob) -> list[str]:
     lines = []
     if order.modules or order.venv:
         lines.append("set +u  # scripts of modules and environments use variables that are not set")
@@ -132,14 +134,18 @@ def _software(order: Order) -> list[str]:
             lines.append(f"source {word(order.venv + '/bin/activate')}")
         lines.append("set -u")
     lines += [f"export {name}={word(value)}" for name, value in order.env]
-    if order.launcher == "srun" and order.cpus_per_task and "OMP_NUM_THREADS" not in dict(order.env):
+    if (
+        (order.launcher == "srun" or order.in_each_worker)
+        and order.cpus_per_task
+        and "OMP_NUM_THREADS" not in dict(order.env)
+    ):
         lines.append(f"export OMP_NUM_THREADS={order.cpus_per_task}")
     return [_title("software"), *lines] if lines else []
 
 
-def _tell(order: Order, scheduler: Scheduler) -> list[str]:
+def _tell(order: BatchJob, scheduler: Scheduler) -> list[str]:
     shape = f"{order.nodes} x {order.tasks_per_node} workers"
-    lines = [_title("what runs, where, with what")]
+    lines = [_title("what runs, where, with what"), *(container.lines(order) if order.container else [])]
     if order.chain > 1:
         lines.append("job=${CHAIN_JOB:-1}  # which of the chain; given when it was submitted")
     if order.max_requeues:
@@ -153,10 +159,21 @@ def _tell(order: Order, scheduler: Scheduler) -> list[str]:
         said.append(f"put back $restarts times of at most {order.max_requeues}")
     lines.append(f'say "{", ".join(said)}"')
     lines.append("say \"code: $PWD, $(git describe --always --dirty 2>/dev/null || echo 'not in git')\"")
-    return [*lines, *_VERSIONS.splitlines()]
+    if not order.container:
+        return [*lines, *_VERSIONS.splitlines()]
+    inside = "srun --ntasks=1 --container=" + word(order.container) if order.container_runtime == "slurm" else ""
+    inside = inside or '"${container[@]}"'
+    return [
+        *lines,
+        f"{inside} python3 -c 'import hora; print(f\"hora {{hora.__version__}} in the container\")' || {{",
+        f"    say {word(f'{order.container} cannot be started, or has no Hora in it (python3 -c import hora)')} >&2",
+        '    say "Nothing was started. Install Hora in the image; docs/containers.md has a recipe." >&2',
+        "    exit 3",
+        "}",
+    ]
 
 
-def _warning(order: Order, scheduler: Scheduler, script: str) -> list[str]:
+def _warning(order: BatchJob, scheduler: Scheduler, script: str) -> list[str]:
     if not order.warn:
         return []
     code = PREEMPTED_EXIT_CODE
@@ -191,7 +208,7 @@ def _warning(order: Order, scheduler: Scheduler, script: str) -> list[str]:
     return lines
 
 
-def _data(order: Order, scheduler: Scheduler) -> list[str]:
+def _data(order: BatchJob, scheduler: Scheduler) -> list[str]:
     if not order.stage:
         return []
     folder = word(order.stage_dir) if order.stage_dir else '"${TMPDIR:-/tmp}"'
@@ -214,10 +231,10 @@ def _data(order: Order, scheduler: Scheduler) -> list[str]:
             "trap clean_up EXIT",
         ]
     lines += [f'bring {word(item.source)} "$stage"/{word(item.name)}' for item in order.stage]
-    return [*lines, 'say "data is in $stage"']
+    return [*lines, *(container.staged(order) if order.container else []), 'say "data is in $stage"']
 
 
-def _training(order: Order, scheduler: Scheduler) -> list[str]:
+def _training(order: BatchJob, scheduler: Scheduler) -> list[str]:
     meanings = {
         "stage": "$stage",
         "job": "$job",
@@ -233,7 +250,12 @@ def _training(order: Order, scheduler: Scheduler) -> list[str]:
             f"    command+={array(order.checkpoint_args, values)}",
             "fi",
         ]
-    launch = f'{scheduler.launch(order)} "${{command[@]}}"'.lstrip()
+    started, inside = scheduler.launch(order), '"${container[@]}"'
+    if not order.container or order.container_runtime == "slurm":
+        words = [started]
+    else:
+        words = [started, inside] if order.in_each_worker else [inside, started]
+    launch = " ".join([*filter(None, words), '"${command[@]}"'])
     lines.append('say "${command[*]}"')
     if not order.warn:
         return [*lines, launch, 'say "done"']

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.launch.submit.order import Order
+from hora.launch.submit.order import BatchJob
 from hora.launch.submit.scheduler import Scheduler
 from hora.launch.submit.script import MARK
 
 __all__ = ["Submitted", "commands", "send", "write"]
 
-_PATIENCE_S = 120.0  # a busy scheduler takes its time, but not for ever
+_LONGEST_WAIT_S = 120.0  # a busy scheduler takes its time, but not for ever
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -47,14 +47,14 @@ def write(path: Path, text: str) -> None:
         ) from None
 
 
-def commands(order: Order, scheduler: Scheduler, script: Path) -> Iterator[tuple[str, ...]]:
+def commands(order: BatchJob, scheduler: Scheduler, script: Path) -> Iterator[tuple[str, ...]]:
     """What would be run, with ``<job 1>`` in place of ids that are not known yet."""
     for job in range(1, order.chain + 1):
         after = f"<job {job - 1}>" if job > 1 else None
         yield tuple(scheduler.submission(order, str(script), job, after))
 
 
-def send(order: Order, scheduler: Scheduler, script: Path) -> list[Submitted]:
+def send(order: BatchJob, scheduler: Scheduler, script: Path) -> list[Submitted]:
     """Submit the script; each job of a chain after the one before. A scheduler's refusal is told in its words."""
     if shutil.which(scheduler.program) is None:
         raise EnvironmentUnfit(
@@ -81,13 +81,13 @@ def send(order: Order, scheduler: Scheduler, script: Path) -> list[Submitted]:
 def _submit(command: tuple[str, ...], scheduler: Scheduler, script: Path, sent: list[Submitted]) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_LONGEST_WAIT_S
         )
         said, failed = done.stderr.strip() or done.stdout.strip(), done.returncode != 0
         job_id = scheduler.read_id(done.stdout)
         what = f"refused the job (exit code {done.returncode})" if failed else "printed no job id"
     except subprocess.TimeoutExpired:
-        said, job_id, failed, what = "", "", True, f"did not answer within {_PATIENCE_S:.0f} s"
+        said, job_id, failed, what = "", "", True, f"did not answer within {_LONGEST_WAIT_S:.0f} s"
     except OSError as error:
         said, job_id, failed, what = "", "", True, f"could not be run ({error.strerror})"
     if not failed and job_id:
@@ -99,10 +99,10 @@ def _submit(command: tuple[str, ...], scheduler: Scheduler, script: Path, sent: 
     raise EnvironmentUnfit(message + " Correct what it says and submit again.")
 
 
-def _output(order: Order, job_id: str) -> str:
+def _output(order: BatchJob, job_id: str) -> str:
     """The output file of a job; of an array's tasks, with %a for the task.
 
-    >>> _output(Order(command=("x",), name="train", nodes=2), "12.server")
+    >>> _output(BatchJob(command=("x",), name="train", nodes=2), "12.server")
     'logs/train-2x1-12.log'
     """
     number = re.sub(r"[\[.].*", "", job_id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hora.launch.submit.order import Order
+from hora.launch.submit.bash import word
+from hora.launch.submit.order import BatchJob
 
-__all__ = ["Slurm"]
+__all__ = ["SlurmScheduler"]
 
 
-class Slurm:
+class SlurmScheduler:
     """For ``sbatch``; written for Slurm 20.11 and later."""
 
     name = "Slurm"
@@ -22,13 +23,13 @@ class Slurm:
     array_task = "$SLURM_ARRAY_TASK_ID"
     restarts = "${SLURM_RESTART_COUNT:-0}"
 
-    def check(self, order: Order) -> None:
+    def check(self, order: BatchJob) -> None:
         """Slurm can do it all."""
 
-    def head(self, order: Order) -> list[str]:
+    def head(self, order: BatchJob) -> list[str]:
         values = {
             "job-name": order.name,
-            "nodes": order.nodes,
+            "nodes": order.nodes if order.fewest_nodes == order.nodes else f"{order.fewest_nodes}-{order.nodes}",
             "ntasks-per-node": order.tasks_per_node,
             "cpus-per-task": order.cpus_per_task,
             "gres": order.gpus_per_node and f"gpu:{order.gpus_per_node}",
@@ -44,6 +45,8 @@ class Slurm:
         lines = [f"--{name}={value}" for name, value in values.items() if value not in (None, "")]
         if order.exclusive:
             lines.append("--exclusive")
+        if order.elastic:
+            lines.append("--no-kill")  # a node that fails is taken from the job, and the others go on
         if order.max_requeues:
             lines += ["--requeue", "--open-mode=append"]  # a job that is run again goes on in the same file
         else:
@@ -54,10 +57,10 @@ class Slurm:
             )  # B: to this script, which passes it on
         return [f"#SBATCH {line}" for line in [*lines, *order.directives]]
 
-    def arrive(self, order: Order) -> list[str]:
+    def arrive(self, order: BatchJob) -> list[str]:
         return []  # Slurm starts a job where it was submitted
 
-    def once_per_node(self, order: Order) -> list[str]:
+    def once_per_node(self, order: BatchJob) -> list[str]:
         return [
             "once_per_node() {",
             '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
@@ -65,18 +68,19 @@ class Slurm:
             "}",
         ]
 
-    def launch(self, order: Order) -> str:
+    def launch(self, order: BatchJob) -> str:
         if order.starts_workers:
             return ""
-        if order.launcher == "hora":
-            return f"hora run -np {order.tasks} --"  # finds itself in the allocation
+        if order.launcher in ("auto", "run") and not order.in_each_worker:
+            return f"hora run {order.how_many} --"  # finds itself in the allocation
         cpus = f" --cpus-per-task={order.cpus_per_task} --cpu-bind=cores" if order.cpus_per_task else ""
-        return f"srun --ntasks={order.tasks} --kill-on-bad-exit=1 --label{cpus} --"
+        bundle = f" --container={word(order.container)}" if order.container_runtime == "slurm" else ""
+        return f"srun --ntasks={order.tasks} --kill-on-bad-exit=1 --label{cpus}{bundle} --"
 
-    def requeue(self, order: Order, script: str) -> list[str]:
+    def requeue(self, order: BatchJob, script: str) -> list[str]:
         return ['scontrol requeue "$SLURM_JOB_ID"  # under the same id, so that what depends on it goes on waiting']
 
-    def submission(self, order: Order, script: str, job: int, after: str | None) -> Sequence[str]:
+    def submission(self, order: BatchJob, script: str, job: int, after: str | None) -> Sequence[str]:
         command = ["sbatch", "--parsable"]
         if order.chain > 1:
             command.append(f"--export=ALL,CHAIN_JOB={job}")
@@ -87,7 +91,7 @@ class Slurm:
     def read_id(self, said: str) -> str:
         """The last line that is an id: sites print notes before it, federations a cluster after it.
 
-        >>> Slurm().read_id("note: welcome\\n1234;cluster\\n")
+        >>> SlurmScheduler().read_id("note: welcome\\n1234;cluster\\n")
         '1234'
         """
         found = re.findall(r"^(\d+)(?:;\S+)?\s*$", said, re.MULTILINE)

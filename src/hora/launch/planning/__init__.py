@@ -1,0 +1,1 @@
+"""Which hosts a job has and which worker runs where. Starts nothing."""

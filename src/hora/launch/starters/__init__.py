@@ -1,0 +1,1 @@
+"""Bringing an agent to every host: by ssh, srun or Ray."""
