@@ -5,23 +5,8 @@ Importing this package costs next to nothing: ``run`` and the front-ends (``hora
 
 from __future__ import annotations
 
-from hora.errors import (
-    DeadlockError,
-    DuplicateNameError,
-    EnvironmentUnfit,
-    HoraError,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    MismatchError,
-    NotInitializedError,
-    NotMemberError,
-    PeerLostError,
-    ShutDownError,
-    StallError,
-    UnsupportedError,
-    UsageError,
-    WorkersFailed,
-)
+from hora import errors as _errors
+from hora.errors import *  # noqa: F403
 
 TYPE_CHECKING = False  # typing's own would cost as much time as all the rest of this import
 if TYPE_CHECKING:
@@ -31,25 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DeadlockError",
-    "DuplicateNameError",
-    "EnvironmentUnfit",
-    "HoraError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "MismatchError",
-    "NotInitializedError",
-    "NotMemberError",
-    "PeerLostError",
-    "ShutDownError",
-    "StallError",
-    "UnsupportedError",
-    "UsageError",
-    "WorkersFailed",
-    "__version__",
-    "run",
-]
+__all__ = ["__version__", "run", *_errors.__all__]
 
 
 def __getattr__(name: str) -> Any:

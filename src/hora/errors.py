@@ -7,6 +7,7 @@
     │   ├── NotInitializedError           also a HorovodInternalError, as Horovod's users catch it both ways
     │   ├── DuplicateNameError            the name is already in flight on this rank
     │   ├── NotMemberError                this rank is not in the process set
+    │   ├── UnfinishedStepError           also an AssertionError: gradients that are under way are not to be dropped
     │   └── UnsupportedError              also a NotImplementedError: the collective does not have this operation
     ├── EnvironmentUnfit(RuntimeError)    this machine or job cannot do it (exit code 3)
     ├── HorovodInternalError(RuntimeError)    a collective failed
@@ -20,7 +21,7 @@
     ├── NonFiniteError(ArithmeticError)   a gradient is inf or nan, and the policy is to stop
     ├── DivergenceError(RuntimeError)     the ranks' parameters are not the same any more
     ├── HostsUpdatedInterrupt(RuntimeError)   the set of hosts changed (elastic)
-    └── WorkersFailed                     the launcher's verdict on a job; carries the exit code to pass on
+    └── WorkersFailed(RuntimeError)       the launcher's verdict on a job; carries the exit code to pass on
 
 Every message has three parts: what happened, with values; why it matters; what to change.
 """
@@ -48,6 +49,7 @@ __all__ = [
     "PeerLostError",
     "ShutDownError",
     "StallError",
+    "UnfinishedStepError",
     "UnsupportedError",
     "UsageError",
     "WorkersFailed",
@@ -77,6 +79,10 @@ class DuplicateNameError(UsageError):
 
 class NotMemberError(UsageError):
     """This rank submitted to a process set it does not belong to."""
+
+
+class UnfinishedStepError(UsageError, AssertionError):
+    """Gradients were computed again or thrown away while they are being reduced; Horovod asserts that they are not."""
 
 
 class UnsupportedError(UsageError, NotImplementedError):
@@ -144,7 +150,7 @@ class HostsUpdatedInterrupt(HoraError, RuntimeError):
         self.skip_sync = skip_sync
 
 
-class WorkersFailed(HoraError):
+class WorkersFailed(HoraError, RuntimeError):
     """A launched job failed; ``exit_code`` is the first failing worker's, for the launcher to pass on."""
 
     def __init__(self, message: str, *, exit_code: int = 1, rank: int | None = None) -> None:

@@ -1,21 +1,23 @@
-"""`hora bench`: measures Hora beside its peers. The work is in ``hora.lab.bench``; here are only options and output."""
+"""`hora bench`: measures Hora beside its peers. The work is in ``hora.bench``; here are only options and output."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
+from hora.cli.progress import say, waiting
 from hora.errors import UsageError, WorkersFailed
 
 if TYPE_CHECKING:
-    from hora.lab.bench.plan import Plan, Result
+    from hora.bench.plan import BenchPlan
+
+R = TypeVar("R")
 
 __all__ = ["bench"]
 
@@ -29,6 +31,13 @@ WORKERS_OR_SLOTS = click.option(
 )
 HOSTS = click.option("-H", "--hosts", metavar="h1:2,h2:2", help="Measure between these hosts.  [default: this one]")
 TRAIN_ROUND_S = 0.6  # two steps of the slowest network: a turn begins with the caches full of another contender's
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the tensors are: cuda is a GPU for each worker, beside NCCL.",
+)
 AGAINST = click.option(
     "--against",
     metavar="PEERS",
@@ -60,16 +69,23 @@ def bench() -> None:
 @AGAINST
 @HOSTS
 @click.option("--sizes", help="Bytes that each worker brings, such as 4,64K,16MB.  [default: 4 bytes to 64 MB]")
+@DEVICE
 @_rounds(21)
 @JSON
 def allreduce(
-    np: int | None, against: str | None, hosts: str | None, sizes: str | None, rounds: int, json_file: Path | None
+    np: int | None,
+    against: str | None,
+    hosts: str | None,
+    sizes: str | None,
+    device: str,
+    rounds: int,
+    json_file: Path | None,
 ) -> None:
     """One tensor, summed in place, from 4 bytes to 64 MB."""
-    from hora.lab.bench.plan import DEFAULT_SIZES, Plan, parse_size
+    from hora.bench.plan import DEFAULT_SIZES, BenchPlan, parse_size
 
     chosen = tuple(parse_size(size) for size in sizes.split(",")) if sizes else DEFAULT_SIZES
-    plan = Plan(bench="allreduce", contenders=(), sizes=chosen, rounds=rounds)
+    plan = BenchPlan(bench="allreduce", contenders=(), sizes=chosen, rounds=rounds, device=_there(device, hosts))
     _collective(plan, np, against, hosts, json_file)
 
 
@@ -84,13 +100,17 @@ def gradients(np: int | None, against: str | None, hosts: str | None, rounds: in
 
     Hora gets them in a different order on every worker; Gloo in the same order; MPI as one flat buffer.
     """
-    from hora.lab.bench.plan import Plan
+    from hora.bench.plan import BenchPlan
 
-    _collective(Plan(bench="gradients", contenders=(), rounds=rounds), np, against, hosts, json_file)
+    _collective(BenchPlan(bench="gradients", contenders=(), rounds=rounds), np, against, hosts, json_file)
 
 
 @bench.command()
-@WORKERS
+@WORKERS_OR_SLOTS
+@HOSTS
+@click.option(
+    "--rate", metavar="1gbit", help="What the link between the hosts can carry.  [default: measured with plain sockets]"
+)
 @click.option(
     "--models",
     metavar="NAMES",
@@ -100,29 +120,43 @@ def gradients(np: int | None, against: str | None, hosts: str | None, rounds: in
     "--against", metavar="PEERS", help="Peers: ddp, horovod, both with a comma between, or none.  [default: installed]"
 )
 @click.option("--framework", default="torch", show_default=True, help="torch, tensorflow, keras or jax.")
+@DEVICE
 @_rounds(15)
 @JSON
 def train(
-    np: int, models: str | None, against: str | None, framework: str, rounds: int, json_file: Path | None
+    np: int | None,
+    hosts: str | None,
+    rate: str | None,
+    models: str | None,
+    against: str | None,
+    framework: str,
+    device: str,
+    rounds: int,
+    json_file: Path | None,
 ) -> None:
     """Training, as a share of what the same processes reach without communicating.
 
     One thread a worker, SGD with momentum. DDP runs on Gloo, once as it is and once tuned (buffers not broadcast,
-    gradients as views of its buckets). Every contender must first take the step of the mean gradient.
+    gradients as views of its buckets). Every contender must first take the step of the mean gradient. With --hosts,
+    Hora and DDP also with bfloat16 on the wire, and the floor that the link sets beside them.
     """
-    from hora.lab.bench import drive
-    from hora.lab.bench.plan import FRAMEWORKS, TRAININGS, Plan
+    from hora.bench import drive
+    from hora.bench.plan import FRAMEWORKS, TRAININGS, BenchPlan
 
     [framework] = _named(framework, "--framework", "framework", FRAMEWORKS)[:1]
     # What computes nothing needs a backward pass that can be told to compute nothing, which only torch has.
-    known = tuple(key for key in TRAININGS if framework == "torch" or TRAININGS[key].images)
+    known = tuple(key for key in TRAININGS if (framework == "torch" and hosts is None) or TRAININGS[key].images)
     chosen = _named(models, "--models", "model", known) if models is not None else known
+    if device != "cpu" and framework != "torch":
+        raise UsageError(f"--device {device} with --framework {framework}: only PyTorch is measured on GPUs.")
     peers = _named(against, "--against", "peer", drive.TRAIN_PEERS, or_none=True) if against is not None else None
-    contenders, notes = drive.choose_to_train(peers, framework)
-    plan = Plan(
-        bench="train", contenders=contenders, models=chosen, framework=framework, rounds=rounds, round_s=TRAIN_ROUND_S
-    )
-    _conclude(json_file, lambda progress: drive.measure(plan, np, _shown_command(), notes, progress))
+    contenders, notes = drive.choose_to_train(peers, framework, hosts)
+    plan = BenchPlan(
+        bench="train", contenders=contenders, models=chosen, framework=framework, rounds=rounds, round_s=TRAIN_ROUND_S,
+        link_bytes_per_s=_payload(rate, hosts), device=_there(device, hosts),
+    )  # fmt: skip
+    workers = np or _slots(hosts)
+    _conclude(json_file, lambda progress: drive.measure(plan, workers, _shown_command(), notes, progress, hosts))
 
 
 @bench.command()
@@ -135,7 +169,7 @@ def launch(np: int | None, hosts: str | None, rounds: int, json_file: Path | Non
 
     With --hosts: what starting a program on them takes, by ssh, beside mpirun.
     """
-    from hora.lab.bench import launching
+    from hora.bench import launching
 
     workers, shown = np or _slots(hosts), _shown_command()
     if hosts is None:
@@ -144,20 +178,68 @@ def launch(np: int | None, hosts: str | None, rounds: int, json_file: Path | Non
         _conclude(json_file, lambda progress: launching.measure_hosts(hosts, workers, rounds, shown, progress))
 
 
+@bench.command()
+@click.option("-np", "--num-proc", "np", type=click.IntRange(2), help="Workers.  [default: 3; with --hosts, all slots]")
+@HOSTS
+@click.option("--kills", type=click.IntRange(1), default=12, show_default=True, help="How often Hora's are killed.")
+@click.option(
+    "--against", metavar="PEERS", help="Peers: torchrun, torchft, both with a comma, or none.  [default: installed]"
+)
+@JSON
+def elastic(np: int | None, hosts: str | None, kills: int, against: str | None, json_file: Path | None) -> None:
+    """Workers are killed (SIGKILL) while they train: how soon the others go on, and what it costs.
+
+    Steps are pretended (20 ms), so that figures are of the recovery. Peers are killed a quarter as often, because each
+    of their recoveries takes seconds.
+    """
+    from hora.bench.elastic.result import LABELS, measure, print_result
+
+    peers = tuple(key for key in LABELS if key != "hora")
+    chosen = peers if against is None else _named(against, "--against", "peer", peers, or_none=True)
+    workers = np or (_slots(hosts) if hosts else 3)
+    shown = _shown_command()
+    _conclude(
+        json_file, lambda progress: measure(workers, ("hora", *chosen), kills, hosts, shown, progress), print_result
+    )
+
+
+def _payload(rate: str | None, hosts: str | None) -> float:
+    """Bytes a second that are left of a link's rate for what is sent; 0 if the rate is not known."""
+    from hora.bench.plan import PAYLOAD
+    from hora.predict.network import parse_link
+
+    if rate is None:
+        return 0.0
+    if hosts is None:
+        raise UsageError("--rate says what the link between hosts carries; it goes with --hosts.")
+    return PAYLOAD * float(parse_link(rate).bytes_per_s)
+
+
+def _there(device: str, hosts: str | None) -> str:
+    """The device, if this host has it; other hosts' workers look for themselves."""
+    if device != "cpu" and hosts is None:
+        from hora.workloads import devices
+
+        devices.check(device)
+    return device
+
+
 def _slots(hosts: str | None) -> int:
     """How many workers these hosts take; two if there are none."""
-    from hora.launch.hosts import parse_hosts
+    from hora.launch.planning.hosts import parse_hosts
 
     return 2 if hosts is None else sum(host.slots for host in parse_hosts(hosts))
 
 
-def _collective(plan: Plan, np: int | None, against: str | None, hosts: str | None, json_file: Path | None) -> None:
+def _collective(
+    plan: BenchPlan, np: int | None, against: str | None, hosts: str | None, json_file: Path | None
+) -> None:
     import msgspec
 
-    from hora.lab.bench import drive
+    from hora.bench import drive
 
     workers = np or _slots(hosts)
-    contenders, notes = drive.choose(_peers(against), hosts)
+    contenders, notes = drive.choose(_peers(against), hosts, plan.device)
     plan = msgspec.structs.replace(plan, contenders=contenders)
     _conclude(json_file, lambda progress: drive.measure(plan, workers, _shown_command(), notes, progress, hosts))
 
@@ -168,7 +250,7 @@ def _peers(against: str | None) -> tuple[str, ...] | None:
     >>> _peers("mpi, gloo"), _peers("none"), _peers(None)
     (('mpi', 'gloo'), (), None)
     """
-    from hora.lab.bench.drive import PEERS
+    from hora.bench.drive import PEERS
 
     return None if against is None else _named(against, "--against", "peer", PEERS, or_none=True)
 
@@ -190,29 +272,28 @@ def _shown_command() -> str:
     return shlex.join(["hora", *sys.argv[1:]])
 
 
-def _conclude(json_file: Path | None, measure: Callable[[Callable[[str], None]], Result]) -> None:
+def _print_result(result: Any, console: Console) -> None:
+    from hora.bench.show import print_result
+
+    print_result(result, console)
+
+
+def _conclude(
+    json_file: Path | None,
+    measure: Callable[[Callable[[str], None]], R],
+    show: Callable[[R, Console], None] = _print_result,
+) -> None:
     """Measure with progress on stderr, then print the table and write the file."""
-    from hora.lab.bench.show import print_result
-
-    log = Console(stderr=True, highlight=False)
-    waiting = log.status("starting workers") if log.is_terminal else None
-    context: AbstractContextManager[object] = waiting or nullcontext()
-
-    def progress(text: str) -> None:
-        if waiting:
-            waiting.update(text)
-        else:
-            log.print(text)
 
     try:
-        with context:
+        with waiting() as progress:
             result = measure(progress)
     except WorkersFailed as error:
         click.echo(f"hora: {error}", err=True)
         raise
-    print_result(result, Console())
+    show(result, Console())
     if json_file:
-        from hora.checkpoint.whole import write_json
+        from hora.files import write_json
 
         write_json(json_file, result, "--json")
-        log.print(f"figures written to {json_file}")
+        say(f"figures written to {json_file}")

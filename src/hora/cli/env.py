@@ -1,4 +1,4 @@
-"""`hora env`: what a bug report should have. The facts are gathered in ``hora.lab.doctor.describe``."""
+"""`hora env`: what a bug report should have. The facts are gathered in ``hora.doctor.describe``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["env"]
 def env(as_json: bool) -> None:
     """Show versions, machine, limits and variables, for a bug report. Secrets are masked; no framework is imported."""
     from hora.config.env import environ
-    from hora.lab.doctor.describe import describe, lines
-    from hora.lab.doctor.machine import Machine
+    from hora.doctor.describe import describe, lines
+    from hora.doctor.machine import Machine
 
     facts = describe(Machine(environ()))
     click.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else "\n".join(lines(facts)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from typing import TextIO
 
-__all__ = ["fitted"]
+__all__ = ["fitted", "wrapped"]
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mµ]?s|min|h|[KMG]?B|images/s|points)(?:\W|$))")
+_TIED = "\u00a0"
 
 
 def fitted(text: str, stream: TextIO) -> str:
@@ -22,13 +26,18 @@ def fitted(text: str, stream: TextIO) -> str:
     return "\n".join(wrapped(line, width) for line in text.split("\n"))
 
 
-def wrapped(line: str, width: int) -> str:
-    """
+def wrapped(line: str, width: int, indent: int | None = None) -> str:
+    """Broken between words, but not between a number and its unit; what follows is indented as the line is, or so far.
+
     >>> print(wrapped("  rank 0 has no more batches", 20))
       rank 0 has no more
       batches
+    >>> print(wrapped("took 12 s, about 90 % of it", 18, 5))
+    took 12 s, about
+         90 % of it
     """
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )  # fmt: skip
+    far = len(line) - len(line.lstrip()) if indent is None else indent
+    filled = textwrap.fill(
+        _UNIT.sub(_TIED, line), width, subsequent_indent=" " * far, break_long_words=False, break_on_hyphens=False
+    )
+    return filled.replace(_TIED, " ")

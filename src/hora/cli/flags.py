@@ -50,7 +50,7 @@ class Flag(NamedTuple):
 _POSITIVE = click.FloatRange(min=0)
 _COUNT = click.IntRange(min=0)
 _LEVELS = click.Choice(["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"], case_sensitive=False)
-_UNUSED = "Accepted; nothing to tune in Hora."
+_UNUSED = "Accepted; has no effect in Hora."
 
 
 def _switch(name: str, variable: str, key: str, help: str, encode: Callable[[Any], str] = _yes) -> Flag:
@@ -64,7 +64,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--cycle-time-ms",), _POSITIVE, "CYCLE_TIME", "params.cycle_time_ms", "Time to wait for tensors to fuse."),
     Flag(("--cache-capacity",), _COUNT, "CACHE_CAPACITY", "params.cache_capacity", "Agreed operations to remember."),
     _switch("hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "params.hierarchical_allreduce",
-            "On several hosts, combine inside each host first; by itself yes."),
+            "On several hosts, combine inside each host first. Default: yes."),
     _switch("hierarchical-allgather", "HIERARCHICAL_ALLGATHER", "params.hierarchical_allgather", _UNUSED),
     _switch("torus-allreduce", "TORUS_ALLREDUCE", "params.torus_allreduce", _UNUSED),
     # Autotune

@@ -7,7 +7,6 @@ kinds of refusal are one message without a traceback; a name that is not known i
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import sys
@@ -19,23 +18,23 @@ import click
 
 from hora import __version__
 from hora.cli.fit import fitted
+from hora.cli.lazy import LazyGroup
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError, WorkersFailed, did_you_mean
 
 __all__ = ["main", "parse"]
 
-# name: (module, what the list of commands says). The module offers the click command under the same name.
 _COMMANDS = {
-    "run": ("hora.cli.run", "Start workers: a drop-in for horovodrun."),
-    "submit": ("hora.cli.submit", "Write a job script for Slurm or PBS, and submit it."),
-    "train": ("hora.cli.train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
-    "lab": ("hora.cli.lab", "Experiments on speed and quality; their records and reports."),
-    "bench": ("hora.cli.bench", "Measure training and collectives, beside other libraries."),
-    "data": ("hora.cli.data", "Get, make and stage data sets."),
-    "plan": ("hora.cli.plan", "Print a learning-rate plan before anything runs."),
-    "timeline": ("hora.cli.timeline", "Read a timeline: where the time went, and who is late."),
-    "doctor": ("hora.cli.doctor", "Find out what works here, and how to fix what does not."),
-    "env": ("hora.cli.env", "Show versions, machine and variables, for a bug report."),
-    "completion": ("hora.cli.completion", "Let bash, zsh or fish complete commands."),
+    "run": ("hora.cli.run", "run", "Start workers: a drop-in for horovodrun."),
+    "submit": ("hora.cli.submit", "submit", "Write a job script for Slurm or PBS, and submit it."),
+    "train": ("hora.cli.train", "train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
+    "lab": ("hora.cli.lab", "lab", "Experiments on speed and quality; their records and reports."),
+    "bench": ("hora.cli.bench", "bench", "Measure training and collectives, beside other libraries."),
+    "data": ("hora.cli.data", "data", "Get, make and stage data sets."),
+    "plan": ("hora.cli.plan", "plan", "Print a learning-rate plan before anything runs."),
+    "timeline": ("hora.cli.timeline", "timeline", "Read a timeline: where the time went, and who is late."),
+    "doctor": ("hora.cli.doctor", "doctor", "Find out what works here, and how to fix what does not."),
+    "env": ("hora.cli.env", "env", "Show versions, machine and variables, for a bug report."),
+    "completion": ("hora.cli.completion", "completion", "Let bash, zsh or fish complete commands."),
 }
 
 _FIRST = (
@@ -46,22 +45,7 @@ _FIRST = (
 _NO_SUCH = re.compile("No such command '([^']+)'")
 
 
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table, so that ``hora --help`` imports no subcommand."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in _COMMANDS.items()])
-
+class _Hora(LazyGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("To begin with"):
             formatter.write_dl(_FIRST)
@@ -84,7 +68,7 @@ def _docs() -> str:
 
 
 @click.group(
-    cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]},
+    cls=_Hora, table=_COMMANDS, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 @click.version_option(__version__, "-v", "--version", prog_name="hora")
 @click.pass_context

@@ -1,30 +1,29 @@
 """`hora plan`: the learning-rate plan of a run, and what it is expected to take, before anything runs.
 
-The arithmetic is in ``hora.schedule`` and ``hora.lab.predict``.
+The arithmetic is in ``hora.schedule`` and ``hora.predict``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hora.cli.fit import wrapped
 from hora.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hora.lab.predict.calibration import Basis
-    from hora.lab.predict.forecast import Outlook
-    from hora.lab.predict.network import Algorithm
-    from hora.schedule.plan import Plan
+    from hora.predict.calibration import Basis
+    from hora.predict.forecast import Outlook
+    from hora.predict.network import Algorithm
+    from hora.schedule.plan import LearningRatePlan
 
 __all__ = ["plan"]
 
 IMAGENET = 1_281_167  # training images
-RESNET50_MB = 102.228
-STUDY = "study"
 
 
 @click.command()
@@ -56,6 +55,13 @@ STUDY = "study"
 )
 @click.option("--epochs", type=click.FloatRange(min=0, min_open=True), default=90, show_default=True, help="Epochs.")
 @click.option("--samples", type=click.IntRange(1), default=IMAGENET, show_default=True, help="Samples of an epoch.")
+@click.option(
+    "--last",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Whether an epoch ends with a smaller step for the samples left over.",
+)
 @click.option("--step-ms", type=float, help="Predict from one worker's step of --batch samples, in milliseconds.")
 @click.option(
     "--calibration",
@@ -65,7 +71,7 @@ STUDY = "study"
 )
 @click.option("--link", metavar="RATE:LATENCY", help="The network between hosts, such as 10gbit:50us.")
 @click.option("--per-host", type=click.IntRange(1), help="Workers a host.  [default: 4, or the calibration's]")
-@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Gradients, in MB.  [default: ResNet-50's 102]")
+@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Gradients, in MB.  [default: ResNet-50's 97.5]")
 @click.option(
     "--algorithm",
     type=click.Choice(["ring", "tree", "hierarchical"]),
@@ -73,16 +79,10 @@ STUDY = "study"
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every epoch's rate.")
 def plan(
-    workers: int,
-    batch: int,
-    accumulation: int,
     base_lr: float | None,
-    base_batch: int,
     rule: str,
     warmup: str,
     decay: str,
-    epochs: float,
-    samples: int,
     step_ms: float | None,
     calibration: str | None,
     link: str | None,
@@ -90,75 +90,42 @@ def plan(
     gradient_mb: float | None,
     algorithm: Algorithm | None,
     json_file: Path | None,
+    **given: Any,
 ) -> None:
     """Print the learning-rate plan of a run: its rates, its steps, what is known to go wrong with one like it, and how
     long it is expected to take."""
-    from hora.schedule import Plan, parse_decay, parse_warmup
+    from hora.predict import calibration as known
+    from hora.schedule import LearningRatePlan, parse_decay, parse_warmup
 
     if base_lr is None and rule != "lars":
         base_lr = 0.1
-    made = Plan(
+    made = LearningRatePlan(
         base_lr=base_lr,
-        base_batch=base_batch,
-        batch=batch,
-        workers=workers,
-        accumulation=accumulation,
         rule=rule,  # type: ignore[arg-type]  # click has checked it
         warmup=parse_warmup(warmup),
         decay=parse_decay(decay),
-        epochs=epochs,
-        samples=samples,
+        **given,
     )
-    if calibration is None and step_ms is None and samples == IMAGENET:
-        calibration = STUDY
-    basis = _basis(step_ms, calibration, batch, link, per_host, gradient_mb, algorithm)
+    if calibration is None and step_ms is None and made.samples == IMAGENET:
+        calibration = known.STUDY
+    if step_ms is not None and calibration is not None:
+        raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out")
+    basis = None
+    if step_ms is not None:
+        basis = known.basis_of_step(step_ms / 1e3, made.batch)
+    elif calibration is not None:
+        basis = known.named(calibration)
+    if basis is not None:
+        size = None if gradient_mb is None else 2**20 * gradient_mb
+        basis = basis.of(gradient_bytes=size, per_host=per_host, algorithm=algorithm, link=link)
     seen = _outlook(made, basis)
     _print(made, seen)
     if json_file:
         _write(made, seen, json_file)
 
 
-def _basis(
-    step_ms: float | None,
-    calibration: str | None,
-    batch: int,
-    link: str | None,
-    per_host: int | None,
-    gradient_mb: float | None,
-    algorithm: Algorithm | None,
-) -> Basis | None:
-    """What to predict from; None if nothing is known."""
-    from dataclasses import replace
-
-    from hora.lab.predict import calibration as known
-    from hora.lab.predict.network import parse_link
-
-    if step_ms is not None and calibration is not None:
-        raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out")
-    if step_ms is not None:
-        size = 1e6 * (RESNET50_MB if gradient_mb is None else gradient_mb)
-        basis = known.basis_of_step(step_ms / 1e3, batch, gradient_bytes=size, per_host=per_host or 4)
-    elif calibration is not None:
-        basis = known.study() if calibration == STUDY else known.read(Path(calibration))
-    else:
-        return None
-    setting = basis.model.setting
-    setting = replace(
-        setting,
-        gradient_bytes=setting.gradient_bytes if gradient_mb is None else 1e6 * gradient_mb,
-        per_host=per_host or setting.per_host,
-        algorithm=algorithm or setting.algorithm,
-    )
-    basis = basis._replace(model=replace(basis.model, setting=setting))
-    if link is not None:
-        said = f"between hosts gradients move over {link}, as --link says"
-        assumptions = (*(text for text in basis.assumptions if "--link" not in text), said)
-        basis = basis._replace(model=basis.model.over(parse_link(link)), assumptions=assumptions)
-    return basis
-
-
-def _outlook(made: Plan, basis: Basis | None) -> Outlook | None:
-    from hora.lab.predict.forecast import outlook
+def _outlook(made: LearningRatePlan, basis: Basis | None) -> Outlook | None:
+    from hora.predict.forecast import outlook
 
     if basis is None:
         return None
@@ -171,12 +138,11 @@ def _outlook(made: Plan, basis: Basis | None) -> Outlook | None:
     )
 
 
-def _print(made: Plan, seen: Outlook | None) -> None:
-    from rich import box
+def _print(made: LearningRatePlan, seen: Outlook | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from hora.schedule.show import plot, stretches
+    from hora.terminal import table
 
     console = Console(highlight=False)
     grown = f"{made.rule} rule, reference {made.base_lr:g} at {made.base_batch}" if made.base_lr else "LARS, as MLPerf"
@@ -184,15 +150,16 @@ def _print(made: Plan, seen: Outlook | None) -> None:
     console.print(f"global batch  {made.global_batch:,} = {made.workers} workers x {made.batch}{accumulated}")
     console.print(f"peak rate     {made.peak_lr:.6g} ({grown})")
     console.print(f"steps         {made.steps_per_epoch:,} an epoch of {made.samples:,}, {made.total_steps:,} in all")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("epochs", "first step", "last step", "learning rate from", "to", ""):
-        table.add_column(heading, justify="left" if heading in ("epochs", "") else "right", no_wrap=True)
+    headings = ("epochs", "first step", "last step", "learning rate from", "to", "")
+    shown = table("", headings, left=("epochs", ""), padding=(0, 1))
     for stretch in stretches(made):
         span = f"{stretch.first}" if stretch.first == stretch.last else f"{stretch.first}-{stretch.last}"
         kind = "warm-up" if made.warms_up and made.warmup.covers(stretch.first) else ""
         low, high = stretch.first * made.steps_per_epoch, (stretch.last + 1) * made.steps_per_epoch - 1
-        table.add_row(span, f"{low:,}", f"{high:,}", f"{stretch.begins:.6g}", f"{stretch.ends:.6g}", kind)
-    console.print(table)
+        shown.add_row(span, f"{low:,}", f"{high:,}", f"{stretch.begins:.6g}", f"{stretch.ends:.6g}", kind)
+    console.print()
+    console.print(shown)
+    console.print()
     console.print(plot(made, width=max(20, min(72, console.width - 16))), markup=False)
     if made.warmup.kind != "none" and not made.warms_up:
         console.print(f"Note: {made.warmup.kind} warm-up does not apply to a global batch of {made.global_batch}.")
@@ -202,49 +169,50 @@ def _print(made: Plan, seen: Outlook | None) -> None:
 
 
 def _print_outlook(seen: Outlook | None, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from hora.lab.predict.forecast import duration_text, small_text
+    from hora.terminal import table
+    from hora.text import duration_text, share_text, time_text
 
     console.print()
     if seen is None:
         console.print("Time is not predicted: give --step-ms, one worker's step, or --calibration.", markup=False)
         return
-    here, level = seen.here, f"{seen.here.step_s.level:.0%}"
-    parts = f"{small_text(here.compute_s)} computing, {small_text(here.waiting_s)} waiting for the slowest"
+    here, level = seen.here, share_text(seen.here.step_s.level)
+    parts = f"{time_text(here.compute_s)} computing, {time_text(here.waiting_s)} waiting for the slowest"
     step, speed, share, run = here.step_s, here.images_per_s, here.efficiency, seen.run_s
     lines = {
         "predicted": f"from {seen.about}; in brackets, {level} intervals",
-        "step": f"{small_text(step.middle)} ({small_text(step.low)} to {small_text(step.high)}): {parts},",
-        "": f"{small_text(here.exposed_s)} of {small_text(here.comm_s)} communicating not hidden",
+        "step": f"{time_text(step.middle)} ({time_text(step.low)} to {time_text(step.high)}): {parts}, "
+        f"{time_text(here.exposed_s)} of {time_text(here.comm_s)} communicating not hidden",
         "samples/s": f"{speed.middle:,.0f} ({speed.low:,.0f} to {speed.high:,.0f}) on {here.hosts} hosts",
-        "efficiency": f"{share.middle:.1%} ({share.low:.1%} to {share.high:.1%})",
+        "efficiency": f"{share_text(share.middle)} ({share_text(share.low)} to {share_text(share.high)})",
         "whole run": f"{duration_text(run.middle)} ({duration_text(run.low)} to {duration_text(run.high)})",
     }
     for heading, text in lines.items():
-        console.print(f"{heading:<13} {text}", markup=False, soft_wrap=not console.is_terminal)
+        line = f"{heading:<13} {text}"
+        if console.is_terminal:  # broken below where it begins
+            line = wrapped(line, console.width, 14)
+        console.print(line, markup=False, soft_wrap=True)
     if seen.farther[seen.algorithm]:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="Far beyond", title_justify="left")
-        for heading in ("workers", "sum", "step", "samples/s", "efficiency", "interval"):
-            table.add_column(heading, justify="left" if heading == "sum" else "right", no_wrap=True)
+        headings = ("workers", "sum", "step", "samples/s", "efficiency", "interval")
+        shown = table("Far beyond", headings, left=("sum",), padding=(0, 1))
         for algorithm, rows in seen.farther.items():
             for row in rows:
                 share = row.efficiency
-                table.add_row(
-                    f"{row.workers:,}", algorithm, small_text(row.step_s.middle), f"{row.images_per_s.middle:,.0f}",
-                    f"{share.middle:.1%}", f"{share.low:.1%} to {share.high:.1%}",
+                shown.add_row(
+                    f"{row.workers:,}", algorithm, time_text(row.step_s.middle), f"{row.images_per_s.middle:,.0f}",
+                    share_text(share.middle), f"{share_text(share.low)} to {share_text(share.high)}",
                 )  # fmt: skip
-        console.print(table)
+        console.print()
+        console.print(shown)
     for text in seen.assumptions:
         console.print(f"Assumed: {text}.", markup=False, soft_wrap=not console.is_terminal)
     for text in seen.far_assumptions if seen.farther[seen.algorithm] else ():
         console.print(f"Assumed far beyond: {text}.", markup=False, soft_wrap=not console.is_terminal)
 
 
-def _write(made: Plan, seen: Outlook | None, file: Path) -> None:
-    from hora.checkpoint.whole import write_json
-    from hora.lab.predict.forecast import as_json
+def _write(made: LearningRatePlan, seen: Outlook | None, file: Path) -> None:
+    from hora.files import write_json
+    from hora.predict.forecast import as_json
 
     every = [{"epoch": epoch, "lr": made.lr_at_epoch(epoch)} for epoch in range(max(1, round(made.epochs)))]
     facts = {

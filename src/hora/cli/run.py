@@ -17,28 +17,25 @@ import click
 from click.shell_completion import CompletionItem
 
 from hora import __version__
-from hora.cli import flags, workers
+from hora.cli import elastic, flags, workers
 from hora.cli.workers import option, switch
 from hora.config import env
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.launch.job import Job, Verdict
+from hora.launch.elastic.choose import choose as choose_elastic
+from hora.launch.elastic.choose import quicker
+from hora.launch.elastic.supervise import supervise as supervise_elastic
+from hora.launch.job import Job, JobResult
 from hora.launch.output import Console
-from hora.launch.pick import Choice
+from hora.launch.planning.pick import LaunchChoice
 from hora.launch.supervise import supervise
 
 __all__ = ["run"]
 
 _SHIM = Path(__file__).resolve().parent.parent / "as_horovod"
-_ELASTIC = (
-    "--min-np", "--max-np", "--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range",
-    "--host-discovery-script",
-)  # fmt: skip
 
-
-_HOW_MANY = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile")
+_HOW_MANY = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "-ppn")
 
 _UNUSED = "Accepted; not needed."
-_NOT_YET = "Elastic jobs are not available yet."
 
 
 def _files(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -61,11 +58,7 @@ _OPTIONS = (
     *flags.options(),
     switch("--disable-cache", help=_UNUSED),
     switch("--tcp", help=_UNUSED),
-    option("--min-np", "--min-num-proc", "min_np", type=int, help=_NOT_YET),
-    option("--max-np", "--max-num-proc", "max_np", type=int, help=_NOT_YET),
-    *(option(name, type=int, help=_NOT_YET) for name in ("--slots-per-host", "--elastic-timeout", "--reset-limit")),
-    option("--blacklist-cooldown-range", type=int, nargs=2, help=_NOT_YET),
-    option("--host-discovery-script", help=_NOT_YET),
+    *elastic.OPTIONS,
     click.Argument(["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=_files),
 )  # fmt: skip
 
@@ -79,12 +72,14 @@ def _run(**given: Any) -> int:
         return 0
     _refuse_what_is_not_there_yet(given)
     file = flags.read_config_file(Path(given["config_file"])) if given["config_file"] else {}
-    choice = _choose(given)
+    chosen = choose_elastic(given) if elastic.is_asked(given) else None
+    choice = _choose(given) if chosen is None else chosen.choice
+    environment = _environment(given, file)
     job = workers.job(
         given,
         choice,
         command=_resolve(given["command"]),
-        environment=_environment(given, file),
+        environment=environment if chosen is None else quicker(environment),
         console=Console.of_process(),
         timestamp=given["timestamp"],
         output_directory=Path(given["output_filename"]) if given["output_filename"] else None,
@@ -96,7 +91,7 @@ def _run(**given: Any) -> int:
     if choice.why:
         workers.say(choice.why)
     workers.warn_if_crowded(choice)
-    verdict = supervise(job)
+    verdict = supervise(job) if chosen is None else supervise_elastic(job, chosen.elastic).verdict
     workers.tell(verdict, go_on="start it again to go on")
     if given["summary"] and verdict.interrupted_by is not signal.SIGPIPE:
         _summarise(verdict)
@@ -123,16 +118,13 @@ run = click.Command(
 
 
 def _refuse_what_is_not_there_yet(given: Mapping[str, Any]) -> None:
-    for flag in _ELASTIC:
-        if given[flag.lstrip("-").replace("-", "_")] is not None:
-            raise EnvironmentUnfit(f"{flag}: elastic jobs are not available yet in this version. Give -np alone.")
     if given["jsrun"]:
         raise EnvironmentUnfit("--jsrun is not available. Leave it out: in an LSF allocation, hosts are found without.")
     if given["gloo"] and given["mpi"]:
         raise UsageError("--gloo and --mpi exclude each other. Give one of them.")
 
 
-def _choose(given: Mapping[str, Any]) -> Choice:
+def _choose(given: Mapping[str, Any]) -> LaunchChoice:
     try:
         choice = workers.choose(given)
     except UsageError:
@@ -189,19 +181,19 @@ def _environment(given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str,
 # ---- what to tell ----
 
 
-def _summarise(verdict: Verdict) -> None:
+def _summarise(verdict: JobResult) -> None:
     """How each rank did."""
     click.echo("rank  host              exit                      seconds   cpu s   peak MB", err=True)
     for ending in sorted(verdict.endings):
         how = "lost" if ending.lost else ending.how
         click.echo(
             f"{ending.rank:>4}  {ending.host:<16.16}  {how:<24}{ending.seconds:>9.2f}{ending.cpu_s:>8.2f}"
-            f"{ending.peak_bytes / 1e6:>10.0f}",
+            f"{ending.peak_bytes / 2**20:>10.0f}",
             err=True,
         )
 
 
-def _dry_run(job: Job, choice: Choice) -> str:
+def _dry_run(job: Job, choice: LaunchChoice) -> str:
     """What would be started, in words and as commands that can be read."""
     hosts = ", ".join(f"{host.name} ({host.slots} slots)" for host in job.plan.hosts)
     lines = [*([choice.why] if choice.why else []), f"hosts: {hosts}", f"workers: {job.plan.size}", f"on: {choice.on}"]

@@ -15,6 +15,7 @@ from hora.cli.workers import option, say
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.launch import submit as work
 from hora.launch.submit import order as read
+from hora.launch.submit.container import runtime_of
 
 __all__ = ["submit"]
 
@@ -30,9 +31,11 @@ def _many(*names: str, metavar: str, help: str) -> click.Option:
 _OPTIONS = (
     # What to ask for
     option("--scheduler", type=click.Choice(list(work.SCHEDULERS)), help="Who runs the job.  [default: what is here]"),
-    option("-N", "--nodes", metavar="N", type=_COUNT, default=1, show_default=True, help="Nodes."),
+    option("-N", "--nodes", metavar="N", type=_COUNT, help="Nodes.  [default: 1]"),
     option("--tasks-per-node", "--ntasks-per-node", "tasks_per_node", metavar="N", type=_COUNT, default=1,
             show_default=True, help="Workers on each node; with GPUs, one for each."),
+    option("--elastic", metavar="MIN:MAX",
+           help="Workers may be lost and come: begin with MIN, use MAX.  [nodes by themselves: for MAX]"),
     option("-c", "--cpus-per-task", metavar="N", type=_COUNT, help="Cores of a worker, its data loaders included."),
     option("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node, seen by all its workers."),
     option("--mem", metavar="SIZE", help="Memory of each node, such as 64G; 0: all of it."),
@@ -43,16 +46,22 @@ _OPTIONS = (
     option("-C", "--constraint", default="", metavar="TEXT", help="Kind of node; in PBS's select line."),
     option("--exclusive", is_flag=True, help="Share the nodes with no other job."),
     option("--array", default="", metavar="0-9", help="Run it once for each number; {task} in the command is it."),
-    _many("--directive", metavar="TEXT", help="Another directive, such as --mail-type=END; repeatable."),
+    _many("--directive", "directives", metavar="TEXT", help="Another directive, such as --mail-type=END; repeatable."),
     # How it runs
     option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: that of what it runs]"),
     option("-o", "--output", default="", metavar="DIR/|PATTERN",
             help="Output file: %x name, %j job.  [default: logs/%x-NODESxTASKS-%j.log]"),
-    _many("--module", "-m", metavar="NAME", help="Module to load; repeatable."),
+    _many("--module", "-m", "modules", metavar="NAME", help="Module to load; repeatable."),
     option("--venv", metavar="DIR|none", help="Environment to activate.  [default: the one hora runs in, if any]"),
     _many("--env", metavar="NAME=VALUE", help="Variable to set; it can be read in the script. Repeatable."),
-    option("--launcher", type=click.Choice(["hora", "srun"]), default="hora", show_default=True,
-            help="What starts the workers: hora run, or plain srun."),
+    option("--launcher", type=click.Choice(["auto", "none", "run", "srun", "hora"]), default="auto", show_default=True,
+            help="Who starts the workers: the command itself (none), hora run, or srun.  [auto: Hora's own commands "
+            "start theirs, hora run does for others]"),
+    option("--container", default="", metavar="IMAGE",
+           help="Run in a container: an Apptainer image (.sif, docker://…), Docker's, or a bundle of Slurm's."),
+    option("--container-runtime", type=click.Choice(["apptainer", "docker", "slurm"]),
+           help="Who runs it.  [default: by the image's name]"),
+    _many("--mount", "mounts", metavar="DIR[:INSIDE]", help="A host's folder that the container sees; repeatable."),
     # Data
     _many("--stage", metavar="SOURCE[:NAME]",
           help="Bring a tar file, file or folder to each node's own disk first: {stage}/NAME. Repeatable."),
@@ -61,10 +70,10 @@ _OPTIONS = (
     # Long trainings
     option("--chain", type=_COUNT, default=1, metavar="N", help="N jobs, each after the one before; {job} is 1, 2, …"),
     option("--chain-after", type=click.Choice(["ok", "any"]), default="ok", show_default=True,
-            help="Go on after a job that succeeded, or however it ended."),
+            help="Continue after a job that succeeded, or however it ended."),
     option("--epochs-per-job", type=_COUNT, metavar="E", help="{epochs} is E, 2E, 3E, … along the chain."),
     option("--checkpoint-arg", default="", metavar="TEXT",
-            help="Added to the command where a job goes on from another: '--resume last.pt'."),
+            help="Added to the command of a job that continues another: '--resume last.pt'."),
     option("--requeue", is_flag=True, help="Back into the queue when preempted or out of time; see hvd.preempted()."),
     option("--max-requeues", type=_COUNT, metavar="N", help=f"How often at most; implies --requeue.  [{_REQUEUES}]"),
     option("--signal", metavar="SIG@SECONDS", help=f"Warning before the time is up.  [with --requeue: {_WARN}]"),
@@ -104,7 +113,7 @@ submit = click.Command(
     params=list(_OPTIONS),
     help="Write a job script that runs COMMAND under a scheduler, and submit it. COMMAND is a script for "
     "every worker, or one of Hora's own (hora train, hora lab …), which is run once and starts its workers itself. "
-    "The script stands alone: read it with --dry-run, keep it, change it. Job ids are printed, one a line.",
+    "The script stands alone: read it with --dry-run, keep it, change it. Job ids are printed, one per line.",
     context_settings={
         "allow_interspersed_args": False,
         "help_option_names": ["-h", "--help"],
@@ -121,44 +130,34 @@ def _scheduler_here() -> str:
     raise UsageError(f"--scheduler is missing, and neither {programs} is here to tell it by. Give slurm or pbs.")
 
 
-def _order(given: dict[str, Any]) -> work.Order:
+def _order(given: dict[str, Any]) -> work.BatchJob:
     requeues = given["max_requeues"] or (_REQUEUES if given["requeue"] else 0)
     warn = given["signal"] or (_WARN if requeues else None)
-    order = work.Order(
-        command=given["command"],
-        name=given["name"] or read.name_of(given["command"]),
-        nodes=given["nodes"],
-        tasks_per_node=given["tasks_per_node"],
-        cpus_per_task=given["cpus_per_task"],
-        gpus_per_node=given["gpus_per_node"],
-        mem_mb=read.parse_mem(given["mem"]) if given["mem"] else None,
-        time_s=read.parse_time(given["time"]) if given["time"] else None,
-        queue=given["queue"],
-        account=given["account"],
-        qos=given["qos"],
-        constraint=given["constraint"],
-        exclusive=given["exclusive"],
-        array=given["array"],
-        directives=given["directive"],
-        output=given["output"],
-        modules=given["module"],
-        venv=_venv(given["venv"]),
-        env=tuple(map(read.parse_env, given["env"])),
-        launcher=given["launcher"],
-        stage=tuple(map(read.parse_stage, given["stage"])),
-        stage_dir=given["stage_dir"],
-        keep_staged=given["keep_staged"],
-        chain=given["chain"],
-        chain_after=given["chain_after"],
-        epochs_per_job=given["epochs_per_job"] or 0,
-        checkpoint_args=read.split_words(given["checkpoint_arg"]),
-        warn=read.parse_warn(warn) if warn else None,
-        max_requeues=requeues,
+    elastic = read.parse_elastic(given["elastic"]) if given["elastic"] else None
+    same = {name: given[name] for name in work.BatchJob.__struct_fields__ if name in given}
+    order = work.BatchJob(
+        **{
+            **same,
+            "elastic": elastic,
+            "nodes": given["nodes"] or (-(-elastic[1] // given["tasks_per_node"]) if elastic else 1),
+            "name": given["name"] or read.name_of(given["command"]),
+            "mem_mb": read.parse_mem(given["mem"]) if given["mem"] else None,
+            "time_s": read.parse_time(given["time"]) if given["time"] else None,
+            "venv": _venv(given["venv"] or ("none" if given["container"] else None)),
+            "container_runtime": given["container_runtime"] or (given["container"] and runtime_of(given["container"])),
+            "env": tuple(map(read.parse_env, given["env"])),
+            "launcher": {"hora": "auto"}.get(given["launcher"], given["launcher"]),
+            "stage": tuple(map(read.parse_stage, given["stage"])),
+            "epochs_per_job": given["epochs_per_job"] or 0,
+            "checkpoint_args": read.split_words(given["checkpoint_arg"]),
+            "warn": read.parse_warn(warn) if warn else None,
+            "max_requeues": requeues,
+        }
     )
     return msgspec.structs.replace(order, command=_checked(order))
 
 
-def _checked(order: work.Order) -> tuple[str, ...]:
+def _checked(order: work.BatchJob) -> tuple[str, ...]:
     """The command; one of Hora's own is read as the job will, so that what it refuses is refused before the queue, and
     `hora train` gets the workers to start."""
     own = read.hora_words(order.command)
@@ -175,9 +174,14 @@ def _checked(order: work.Order) -> tuple[str, ...]:
         from hora.cli.train import STARTERS, read_options
 
         read_options(own[1], given)
+        if "epochs" in order.placeholders and given["schedule_epochs"] is None:  # a job's {epochs} are only a part
+            whole = str(order.chain * order.epochs_per_job)
+            own = (*own, "--schedule-epochs", whole)
+            order = msgspec.structs.replace(order, command=(*order.command, "--schedule-epochs", whole))
         if order.starts_workers and all(given[name] is None for name in STARTERS):
             place = len(order.command) - len(own) + 2  # after the workload
-            return (*order.command[:place], "-np", str(order.tasks), *order.command[place:])
+            many = ["-np", str(order.tasks)] if order.elastic is None else ["--elastic", "{}:{}".format(*order.elastic)]
+            return (*order.command[:place], *many, *order.command[place:])
     elif kind == "lab" and given.get("workload"):
         from hora.cli.lab.flags import numbers, settings
 
@@ -210,7 +214,7 @@ def _written_by(command: tuple[str, ...]) -> str:
 
 
 def _record(path: Path, scheduler: str, script: Path, sent: list[work.Submitted]) -> None:
-    from hora.checkpoint.whole import json_text, replacing
+    from hora.files import json_text, replacing
 
     record = {"scheduler": scheduler, "script": str(script), "jobs": sent}
     try:

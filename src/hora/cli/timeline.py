@@ -1,4 +1,4 @@
-"""`hora timeline`: what the workers recorded, in words. The work is in ``hora.lab.timeline``."""
+"""`hora timeline`: what the workers recorded, in words. The work is in ``hora.timeline``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def timeline(files: tuple[Path, ...], merged: Path | None, json_file: Path | Non
     """
     from rich.console import Console
 
-    from hora.checkpoint.whole import write_json
-    from hora.lab.timeline import merge, report, show
+    from hora.files import write_json
+    from hora.timeline import merge, report, show
 
     made = report.make(files)
     console = Console(highlight=False)

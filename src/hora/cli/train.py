@@ -3,6 +3,7 @@ options; the work is in ``hora.workloads``."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -11,18 +12,22 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from hora.cli import workers
+from hora.cli import elastic, workers
 from hora.errors import UsageError
-from hora.workloads import WORKLOADS, Options, options_of
+from hora.workloads import WORKLOADS, WorkloadOptions, options_of
 from hora.workloads.missing import check_folder
 
 __all__ = ["STARTERS", "read_options", "train"]
 
 _LAUNCHING = (
     *workers.OPTIONS,
-    workers.switch("--independent", help="Each worker trains by itself: the speed if communication cost nothing."),
-    workers.switch("--by-turns", help="Measure by turns each worker by itself, in step, and all together."),
-)
+    workers.option("--elastic", metavar="MIN:MAX",
+                   help="Go on when workers are lost, with MIN at least, and let others in, up to MAX; -np: at first."),
+    *elastic.OPTIONS,
+    workers.switch("--independent", help="Each worker trains alone: the speed if communication cost nothing."),
+    workers.switch("--by-turns", help="Measure by turns: each worker alone, in step, and all together."),
+    workers.option("--timeline-filename", metavar="FILE", help="Record a timeline, one file per rank."),
+)  # fmt: skip
 STARTERS = ("np", "hosts", "hostfile", "on")
 
 
@@ -57,7 +62,7 @@ def _command(name: str) -> click.Command:
     )
 
 
-def _flags(kind: type[Options]) -> list[click.Option]:
+def _flags(kind: type[WorkloadOptions]) -> list[click.Option]:
     """A flag for every field; one that was not given is None."""
     hints = get_type_hints(kind, include_extras=True)
     flags = []
@@ -89,7 +94,7 @@ def _type(hint: Any) -> Any:
     return kinds[0]
 
 
-def read_options(workload: str, given: Mapping[str, Any]) -> Options:
+def read_options(workload: str, given: Mapping[str, Any]) -> WorkloadOptions:
     """The workload's options out of all that was given, checked."""
     launching = {option.name for option in _LAUNCHING}
     return options_of(workload).of(
@@ -99,7 +104,10 @@ def read_options(workload: str, given: Mapping[str, Any]) -> Options:
 
 def _train(workload: str, given: Mapping[str, Any]) -> int:
     options = read_options(workload, given)
-    if any(given[name] is not None for name in STARTERS):
+    given = {**given, **_elastic_range(given["elastic"])}
+    if elastic.is_asked(given):
+        _refuse_what_cannot_be_elastic(options, given)
+    if any(given[name] is not None for name in STARTERS) or elastic.is_asked(given):
         return _launch(options, given)
     source = click.get_current_context().get_parameter_source
     for option in _LAUNCHING:
@@ -108,31 +116,101 @@ def _train(workload: str, given: Mapping[str, Any]) -> int:
     from hora.workloads.start import train_here
 
     check_folder(options.workload, options.data_folder)
-    return train_here(options)
+    return train_here(options, threads=_threads(options) if options.logical_workers else 0)
 
 
-def _launch(options: Options, given: Mapping[str, Any]) -> int:
+def _threads(options: WorkloadOptions) -> int:
+    """Threads of each process that plays logical workers: the same whatever number of processes there is, because sums
+    inside a process depend on it."""
+    return max(1, len(os.sched_getaffinity(0)) // options.logical_workers)
+
+
+def _elastic_range(text: str | None) -> dict[str, int]:
+    """
+    >>> _elastic_range("1:4"), _elastic_range("2"), _elastic_range(None)
+    ({'min_np': 1, 'max_np': 4}, {'min_np': 2, 'max_np': 2}, {})
+    """
+    if text is None:
+        return {}
+    low, _, high = text.partition(":")
+    words = (low, high or low)
+    if not all(word.isascii() and word.isdigit() for word in words) or not 1 <= int(words[0]) <= int(words[1]):
+        raise UsageError(f"--elastic {text}: give the fewest and the most workers, such as 1:4.")
+    return {"min_np": int(words[0]), "max_np": int(words[1])}
+
+
+def _refuse_what_cannot_be_elastic(options: WorkloadOptions, given: Mapping[str, Any]) -> None:
+    if options.workload == "gan3d":
+        raise UsageError("gan3d cannot be elastic yet. Leave --elastic out; a run goes on with --resume auto.")
+    if options.framework != "torch":
+        raise UsageError(
+            f"--framework {options.framework} cannot be elastic here: model.fit cannot be entered again in the middle "
+            "of an epoch. Train with --framework torch, or use hora.keras.elastic in a script of your own."
+        )
+    if options.workload == "synthetic":
+        raise UsageError("synthetic measures a fixed number of workers. Leave --elastic out, or take another workload.")
+    for name in ("independent", "by_turns"):
+        if given[name]:
+            raise UsageError(f"--{name.replace('_', '-')} measures a fixed number of workers. Leave --elastic out.")
+    most = given["max_np"]
+    if options.logical_workers and (most is None or most > options.logical_workers):
+        said = "without --max-np" if most is None else f"for up to {most} processes"
+        raise UsageError(
+            f"--logical-workers {options.logical_workers} {said}: each process plays one at least. Give as many "
+            "logical workers as there may be processes, or more."
+        )
+
+
+def _check_logical(options: WorkloadOptions, given: Mapping[str, Any], size: int) -> None:
+    if not options.logical_workers:
+        return
+    if size > options.logical_workers:
+        raise UsageError(
+            f"--logical-workers {options.logical_workers} for {size} processes: each plays one at least. Give {size} "
+            "or more logical workers, or fewer processes."
+        )
+    for name in ("independent", "by_turns"):
+        if given[name]:
+            raise UsageError(f"--{name.replace('_', '-')} measures real workers. Leave --logical-workers out.")
+
+
+def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     """Start workers that train, as `hora run` would, and draw their progress."""
+    from hora.launch.elastic.choose import choose as choose_elastic
+    from hora.launch.elastic.choose import quicker
+    from hora.launch.elastic.supervise import supervise as supervise_elastic
     from hora.launch.output import Console
     from hora.launch.supervise import supervise
     from hora.workloads import bf16
-    from hora.workloads.progress import Bar, Listener, can_draw
-    from hora.workloads.start import stop_at_nonsense
+    from hora.workloads.progress import ProgressBar, ProgressListener, can_draw
+    from hora.workloads.start import stop_at_nonfinite
 
-    choice = workers.choose(given)
-    if options.emulate_workers % choice.plan.size:
+    chosen = choose_elastic(given, restartable=options.save) if elastic.is_asked(given) else None
+    choice = workers.choose(given) if chosen is None else chosen.choice
+    _check_logical(options, given, choice.plan.size)
+    if options.logical_workers and given["threads_per_worker"] is None:
+        given = {**given, "threads_per_worker": _threads(options)}
+    if chosen is None and options.emulate_workers % choice.plan.size:
         raise UsageError(
             f"--emulate-workers {options.emulate_workers} cannot be played by {choice.plan.size} processes: each plays "
             f"as many. Give a multiple of {choice.plan.size}, or another -np."
         )
     environment = workers.environment(given)
+    if given["timeline_filename"]:
+        environment["HORA_TIMELINE"] = given["timeline_filename"]
+    if chosen is not None:
+        environment = quicker(environment)
     here = choice.on == "local"  # else every worker tries it on its own host
     if here:
         check_folder(options.workload, options.data_folder)
+        if options.framework == "torch" and options.device not in ("auto", "cpu"):
+            from hora.workloads import devices
+
+            devices.check(options.device)
         environment |= bf16.settings(options, environment, workers.say)
-    bar = Bar() if can_draw() else None
+    bar = ProgressBar() if can_draw() else None
     raw = Console.of_process()
-    listener = Listener(raw.stdout, bar)
+    listener = ProgressListener(raw.stdout, bar)
     job = workers.job(
         given, choice,
         command=(
@@ -140,14 +218,14 @@ def _launch(options: Options, given: Mapping[str, Any]) -> int:
             *(["--launcher-draws"] if bar else []), *(["--independent"] if given["independent"] else []),
             *(["--by-turns"] if given["by_turns"] else []), *(["--bf16-tried"] if here else []),
         ),
-        environment={**environment, **stop_at_nonsense(environment)},
-        console=Console(listener, Listener(raw.stderr, bar) if bar else raw.stderr),
+        environment={**environment, **stop_at_nonfinite(environment)},
+        console=Console(listener, ProgressListener(raw.stderr, bar) if bar else raw.stderr),
     )  # fmt: skip
     if choice.why:
         workers.say(choice.why)
     workers.warn_if_crowded(choice)
     try:
-        verdict = supervise(job)
+        verdict = supervise(job) if chosen is None else supervise_elastic(job, chosen.elastic).verdict
     finally:
         if bar:
             bar.close()

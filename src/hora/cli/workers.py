@@ -17,10 +17,11 @@ from hora.config.settings import PREEMPTED_EXIT_CODE
 from hora.engine.explain import compact_ranks
 from hora.errors import UsageError
 from hora.launch import failure
-from hora.launch.hosts import Host
-from hora.launch.job import Job, Verdict
+from hora.launch.job import Job, JobResult
 from hora.launch.output import Console
-from hora.launch.pick import Choice, pick
+from hora.launch.planning.allocation import find_allocation
+from hora.launch.planning.hosts import Host, read_hosts
+from hora.launch.planning.pick import LaunchChoice, pick
 from hora.launch.ways import make_way
 
 __all__ = ["OPTIONS", "choose", "environment", "job", "option", "say", "switch", "tell", "warn_if_crowded"]
@@ -47,16 +48,19 @@ OPTIONS = (
     option("-np", "--num-proc", "np", metavar="N|auto", callback=_number,
            help="Workers; auto: one per slot of the hosts, or per core of this one."),
     option("-H", "--hosts", "hosts", metavar="h1:2,h2:4", help="Hosts and their slots, also like h[1-4]:2."),
-    option("-hostfile", "--hostfile", "hostfile", metavar="FILE", help="File with lines 'host slots=N'."),
+    option("-hostfile", "--hostfile", "-f", "hostfile", metavar="FILE",
+           help="File with lines 'host slots=N' or 'host:N'."),
+    option("-ppn", "ppn", metavar="N", type=click.IntRange(min=1),
+           help="Workers on each host, whatever its slots say, as mpiexec has it."),
     option("--on", type=click.Choice(["local", "ssh", "slurm", "mpi", "ray"]),
-           help="What starts the workers. By itself: srun in a Slurm allocation, ssh for other hosts, nothing here."),
+           help="What starts the workers. Default: srun in a Slurm allocation, ssh for other hosts, else Hora itself."),
     option("-x", "--env", "export", metavar="NAME[=VALUE]", multiple=True,
            help="Variable that the workers get on other hosts too; may be repeated."),
     option("--threads-per-worker", type=click.IntRange(min=1), metavar="N",
-           help="Threads each worker computes with; by itself as many as it has cores."),
-    option("--bind/--no-bind", default=True, help="Whether each worker gets cores of its own; by itself yes."),
+           help="Threads of each worker. Default: as many as it has cores."),
+    option("--bind/--no-bind", default=True, help="Whether each worker gets its own cores. Default: yes."),
     option("--network-interfaces", "--network-interface", "interfaces", metavar="NAMES", multiple=True,
-           help="Interfaces by which hosts reach each other; by itself those that work."),
+           help="Interfaces by which hosts reach each other. Default: those that work."),
     option("-p", "--ssh-port", "ssh_port", metavar="PORT", type=int, help="Port of the hosts' ssh."),
     option("-i", "--ssh-identity-file", "ssh_identity_file", metavar="FILE", help="Key for ssh."),
     option("--mpi-args", metavar="ARGS", default="", help="More arguments for mpirun."),
@@ -65,25 +69,42 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def choose(given: Mapping[str, Any]) -> Choice:
+def choose(given: Mapping[str, Any]) -> LaunchChoice:
     """How many workers, where, and what starts them."""
 
     def ray_hosts() -> tuple[Host, ...]:
-        from hora.launch.ray import cluster_hosts
+        from hora.launch.starters.ray import cluster_hosts
 
         return cluster_hosts()
 
+    hosts, hostfile = given["hosts"], given["hostfile"]
+    if given.get("ppn"):
+        hosts, hostfile = _per_host(hosts, hostfile, given["ppn"]), None
     return pick(
         env.environ(),
         np=given["np"],
-        hosts=given["hosts"],
-        hostfile=given["hostfile"],
+        hosts=hosts,
+        hostfile=hostfile,
         on=given["on"],
         ray_hosts=ray_hosts,
     )
 
 
-def warn_if_crowded(choice: Choice) -> None:
+def _per_host(hosts: str | None, hostfile: str | None, each: int) -> str:
+    """The hosts with so many workers each, as mpiexec's -ppn has it.
+
+    >>> _per_host("h1:8,h2:8", None, 4)
+    'h1:4,h2:4'
+    """
+    if hosts is None and hostfile is None:
+        allocation = find_allocation(env.environ())
+        found = allocation.hosts if allocation is not None else (Host("localhost", each),)
+    else:
+        found = read_hosts(hosts, hostfile, None)
+    return ",".join(f"{host.name}:{each}" for host in found)
+
+
+def warn_if_crowded(choice: LaunchChoice) -> None:
     """Say at once that workers of this host have to share cores: they will not be faster than fewer."""
     cores, workers = len(os.sched_getaffinity(0)), choice.plan.size
     if choice.on == "local" and workers > cores:
@@ -106,7 +127,7 @@ def environment(given: Mapping[str, Any]) -> dict[str, str]:
 
 def job(
     given: Mapping[str, Any],
-    choice: Choice,
+    choice: LaunchChoice,
     *,
     command: tuple[str, ...],
     environment: Mapping[str, str],
@@ -128,8 +149,8 @@ def job(
         command=command,
         environment=environment,
         console=console,
-        prefix=choice.plan.size > 1,
-        hush_tensorflow="TF_CPP_MIN_LOG_LEVEL" not in env.environ(),
+        prefix=choice.plan.size != 1,
+        filter_tensorflow="TF_CPP_MIN_LOG_LEVEL" not in env.environ(),
         keep_last_words=not env.flag(environment, "FULL_TRACEBACK"),
         threads_per_worker=given["threads_per_worker"],
         bind=given["bind"],
@@ -149,7 +170,7 @@ def say(line: str) -> None:
     click.echo(fitted(f"hora: {line}", sys.stderr), err=True)
 
 
-def tell(verdict: Verdict, *, go_on: str, explained: Sequence[int] = ()) -> None:
+def tell(verdict: JobResult, *, go_on: str, explained: Sequence[int] = ()) -> None:
     """How the job ended. ``go_on`` says how one that had to leave does; after exit codes in ``explained``, the workers
     have said all there is to say."""
     if verdict.interrupted_by is signal.SIGPIPE:

@@ -21,6 +21,7 @@ __all__ = [
     "VARIABLES",
     "Secret",
     "Variable",
+    "default",
     "during",
     "environ",
     "find",
@@ -168,8 +169,9 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts), mpi "
-             "(the same with MPI between hosts), shm+gloo (with Gloo), shm (one host), or gloo between all workers."),
+             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts), tcp "
+             "(the same, by name), ucx (those connections over UCX), mpi (MPI between hosts), shm+gloo (Gloo between "
+             "hosts), shm (one host), or gloo between all workers."),
     Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
              "On several hosts, combine inside each host first; 0 lets all workers talk to all."),
     Variable("CPU_OPERATIONS", "transport", _cpu_operations,
@@ -221,6 +223,7 @@ VARIABLES: tuple[Variable, ...] = (
     # The world, set by the launcher and read by config.world
     Variable("RANK", "", _int(0), "This worker's rank, set by the launcher."),
     Variable("SIZE", "", _int(1), "How many workers there are, set by the launcher."),
+    Variable("WORKER", "", _int(0), "This worker's number in an elastic job, set by the launcher."),
     Variable("LOCAL_RANK", "", _int(0), "Rank among the workers of this host, set by the launcher."),
     Variable("LOCAL_SIZE", "", _int(1), "How many workers this host has, set by the launcher."),
     Variable("CROSS_RANK", "", _int(0), "Rank among the hosts that have this local rank, set by the launcher."),
@@ -275,6 +278,11 @@ def during(**variables: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def default(name: str, value: str) -> None:
+    """Set a variable for a library that reads it at a time of its own, unless the user has set it."""
+    os.environ.setdefault(name, value)
 
 
 def environ() -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A machine that gives no more threads, processes, open files or memory: said as a sentence, not as a traceback."""
+"""When a machine allows no more threads, processes, open files or memory: an error that says so, not a traceback."""
 
 from __future__ import annotations
 

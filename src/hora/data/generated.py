@@ -1,6 +1,6 @@
 """The mark that generated data carries, so that no result on it is taken for one on the real data.
 
-Whoever generates a data set marks its folder; whoever trains on it asks, and says so.
+What generates a data set marks its folder; what trains on it looks for the mark and says so.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from hora.checkpoint.whole import json_text, replacing
 from hora.data.source import SPLITS
 from hora.errors import BadData
+from hora.files import json_text, replacing
 
 __all__ = ["MARK", "generated_facts", "is_generated", "mark_generated"]
 

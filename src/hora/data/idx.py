@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hora.checkpoint.whole import replacing
 from hora.errors import BadData
+from hora.files import replacing
 
 __all__ = ["read_idx", "write_idx"]
 

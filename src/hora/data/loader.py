@@ -59,7 +59,8 @@ class Loader(Generic[T_co]):
 
     ``plans(epoch)`` gives the plans of an epoch's batches in order. It is called ahead of time, so it must depend on
     the epoch alone: while the last batches of an epoch are used and it is validated, those of the next are made, but
-    not of ``epochs`` and later. Each process is at most ``prefetch`` batches ahead.
+    not of ``epochs`` and later. Each process is at most ``prefetch`` batches ahead. ``pin`` puts batches of processes
+    into memory that a GPU copies from while it computes.
 
     >>> class Doubled:
     ...     def __getitem__(self, plan):
@@ -81,6 +82,7 @@ class Loader(Generic[T_co]):
         processes: int = 0,
         prefetch: int = 2,
         epochs: int | None = None,
+        pin: bool = False,
     ) -> None:
         if processes < 0 or prefetch < 1:
             raise UsageError(
@@ -88,7 +90,7 @@ class Loader(Generic[T_co]):
                 "processes, and 1 or more batches."
             )
         self._dataset, self._plans, self._processes, self._prefetch = dataset, plans, processes, prefetch
-        self._ahead = _Ahead(plans, epochs)
+        self._ahead, self._pin = _Ahead(plans, epochs), pin
         self._torch: torch_data.DataLoader[Any] | None = None
         self._stream: Iterator[Any] = iter(())
         self._next: int | None = None  # the epoch that the stream is at the start of
@@ -110,6 +112,10 @@ class Loader(Generic[T_co]):
             if not left and epoch + 1 in self._ahead.counts:
                 self._next = epoch + 1  # said before the last batch is given away: who has it may never come back
             yield batch
+
+    def forget(self) -> None:
+        """What the plans depend on has changed: what was made ahead of an epoch is made anew."""
+        self._next = None
 
     def _start(self, epoch: int) -> None:
         if self._closed:
@@ -135,6 +141,7 @@ class Loader(Generic[T_co]):
             persistent_workers=True,
             multiprocessing_context="fork",
             worker_init_fn=functools.partial(_begin, os.getpid(), mortal),
+            pin_memory=self._pin,  # by a thread of the trainer's
             generator=torch.Generator(),  # or it would take a random number of the trainer's
         )
 

@@ -1,7 +1,7 @@
 """A folder that one process makes while others wait for it, and that is whole or not there.
 
 Several processes of a host may want the same folder at the same moment. ``turn`` lets one of them in at a time, by a
-lock that the kernel takes back from whoever dies. ``whole`` gives a folder beside the one that is wanted, which takes
+lock that the kernel releases if its holder dies. ``whole`` gives a folder beside the one that is wanted, which takes
 its name when everything is in it. What an interrupted process left behind is hidden, and is removed by the next.
 """
 
@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Protocol
 
 from hora.errors import EnvironmentUnfit
+from hora.text import size_text
 
-__all__ = ["Silent", "Teller", "Turn", "part_of", "size_text", "turn", "whole"]
+__all__ = ["FolderLock", "NoStatus", "StatusReporter", "folder_lock", "part_of", "whole"]
 
 _POLL_S, _SAY_EVERY_S = 0.05, 0.5
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-class Teller(Protocol):
+class StatusReporter(Protocol):
     """Who is told how far long work is."""
 
     def note(self, text: str) -> None:
@@ -38,10 +39,10 @@ class Teller(Protocol):
         ...
 
 
-class Silent:
+class NoStatus:
     """Tells nobody.
 
-    >>> Silent().progress("copying", 1, 2)
+    >>> NoStatus().progress("copying", 1, 2)
     """
 
     def note(self, text: str) -> None:
@@ -51,18 +52,18 @@ class Silent:
         pass
 
 
-class Turn:
+class FolderLock:
     """The right to make a folder. What is said here is what those who wait for it are shown."""
 
-    def __init__(self, lock: int, teller: Teller) -> None:
-        self._lock, self._teller, self._said = lock, teller, 0.0
+    def __init__(self, lock: int, reporter: StatusReporter) -> None:
+        self._lock, self._reporter, self._said = lock, reporter, 0.0
         self.waited = False
 
     def note(self, text: str) -> None:
-        self._teller.note(text)
+        self._reporter.note(text)
 
     def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
-        self._teller.progress(what, done, total, unit)
+        self._reporter.progress(what, done, total, unit)
         if (now := time.monotonic()) - self._said >= _SAY_EVERY_S:
             self._said = now
             said = f"{what}, {_amount(done, unit)}" + (f" of {_amount(total, unit)}" if total else "")
@@ -74,33 +75,35 @@ class Turn:
 
 
 @contextlib.contextmanager
-def turn(target: Path, *, wait_s: float = 3600.0, teller: Teller | None = None) -> Iterator[Turn]:
+def folder_lock(
+    target: Path, *, wait_s: float = 3600.0, reporter: StatusReporter | None = None
+) -> Iterator[FolderLock]:
     """Be the only process of this host that makes ``target``; waits for the one that does, up to ``wait_s``.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, turn(Path(place) / "mnist") as mine:
+    >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "mnist") as mine:
     ...     mine.waited
     False
     """
-    teller = teller or Silent()
+    reporter = reporter or NoStatus()
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     end, waited, last = time.monotonic() + wait_s, False, ""
-    while isinstance(lock := _try(path, teller), str):
+    while isinstance(lock := _try(path, reporter), str):
         doing = lock
         if not waited:
-            teller.note(f"{target} is being made by another process; waiting for it.")
+            reporter.note(f"{target} is being made by another process; waiting for it.")
         waited = True
         if doing and doing != last:
             last = doing
-            teller.progress(f"waiting for {doing}", 0, 0)
+            reporter.progress(f"waiting for {doing}", 0, 0)
         if time.monotonic() > end:
             raise EnvironmentUnfit(
                 f"{target} was not ready after {wait_s:g} s: another process makes it ({doing or 'silent'}). "
                 "Look whether that one still makes progress, or wait longer with --wait."
             )
         time.sleep(_POLL_S)
-    mine = Turn(lock, teller)
+    mine = FolderLock(lock, reporter)
     mine.waited = waited
     try:
         mine._write(f"process {os.getpid()}")
@@ -141,23 +144,11 @@ def part_of(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def size_text(nbytes: float) -> str:
-    """Bytes for people.
-
-    >>> size_text(11_594_722), size_text(512), size_text(1.5e11)
-    ('11.6 MB', '512 B', '150.0 GB')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.1f} {unit}"
-    return f"{nbytes:.0f} B"
-
-
 def _amount(number: int, unit: str) -> str:
     return size_text(number) if unit == "B" else f"{number:,} {unit}"
 
 
-def _try(path: Path, teller: Teller) -> int | str:
+def _try(path: Path, reporter: StatusReporter) -> int | str:
     """The lock's descriptor, or what the process that has it says it does."""
     while True:
         try:
@@ -185,7 +176,7 @@ def _try(path: Path, teller: Teller) -> int | str:
             if error.errno not in _NO_LOCKS:
                 os.close(lock)
                 raise
-            teller.note(
+            reporter.note(
                 f"{path.parent} is on a file system without locks: take care that one process at a time does this."
             )
             return lock

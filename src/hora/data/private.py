@@ -1,4 +1,4 @@
-"""Folders that nobody else can put anything into, though everybody knows their name.
+"""Folders with well-known names that only this user can write to.
 
 A name in a shared temporary folder can be taken by anybody first: with a folder of theirs, in which they may replace
 whatever is put there, or with a link to somewhere else. So a folder is used only if it is this user's.

@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hora.checkpoint.whole import replacing
 from hora.errors import BadData
+from hora.files import replacing
 
-__all__ = ["CLASSES_FILE", "INDEX_FILE", "Record", "Shards", "expand", "has_pattern", "shares", "write_classes"]
+__all__ = ["CLASSES_FILE", "INDEX_FILE", "ShardRecord", "Shards", "expand", "has_pattern", "shares", "write_classes"]
 
 _log = logging.getLogger("hora")
 
@@ -35,7 +35,7 @@ _MOST_CLASSES = 1_000_000
 _MOST_OPEN = 128  # shards kept open in a process
 
 
-class Record(NamedTuple):
+class ShardRecord(NamedTuple):
     """Where a sample's bytes lie in a shard, and its label as the shard has it."""
 
     offset: int
@@ -92,15 +92,15 @@ class Shards(ABC):
         return len(self._records)
 
     @abstractmethod
-    def scan(self, data: memoryview, path: Path) -> Iterator[Record]:
+    def scan(self, data: memoryview, path: Path) -> Iterator[ShardRecord]:
         """Every sample of a shard, from its headers alone. Raises BadData where the shard is not what it should be."""
 
-    def place(self, index: int) -> tuple[int, int, Record]:
+    def place(self, index: int) -> tuple[int, int, ShardRecord]:
         """The number of a sample's shard, the sample's number in that, and where it lies."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return shard, index - int(self._starts[shard]), Record(*self._records[index].tolist())
+        return shard, index - int(self._starts[shard]), ShardRecord(*self._records[index].tolist())
 
     def name(self, index: int) -> str:
         shard, number, record = self.place(index)
@@ -228,7 +228,7 @@ def _scan(shards: Shards, path: Path) -> npt.NDArray[np.int64]:
         raise BadData(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _table(records: Iterator[Record], path: Path) -> npt.NDArray[np.int64]:
+def _table(records: Iterator[ShardRecord], path: Path) -> npt.NDArray[np.int64]:
     found = list(records)
     for number, record in enumerate(found):
         if not 0 <= record.label < _MOST_CLASSES:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,35 +16,13 @@ from hora.data import jpeg
 from hora.data.cifar import Images, records_of
 from hora.errors import BadData
 
-__all__ = ["SHEETS", "read_sheets", "sheet_records"]
+__all__ = ["SHEETS", "sheet_records"]
 
 SHEETS = {  # of each split: the file of its labels, which upstream spells so, and its sheets
     "train": ("train_lables.json", tuple(f"data_batch_{number}.png" for number in range(1, 6))),
     "test": ("test_lables.json", ("test_batch.png",)),
 }
 _ROW_PIXELS = 32 * 32
-
-
-def read_sheets(folder: Path, split: str) -> Images:
-    """The images of one split, "train" or "test", from the files in a folder.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = (Path(place) / "test_lables.json").write_text("[3, 9]")
-    ...     _ = (Path(place) / "test_batch.png").write_bytes(jpeg.encode_png(np.zeros((2, 1024, 3), np.uint8)))
-    ...     images = read_sheets(Path(place), "test")
-    >>> images.pixels.shape, images.labels
-    ((2, 3, 32, 32), array([3, 9], dtype=uint8))
-    """
-    labels, sheets = SHEETS[split]
-    files = {}
-    for name in (labels, *sheets):
-        try:
-            files[name] = (folder / name).read_bytes()
-        except OSError as error:
-            raise BadData(f"{folder / name} cannot be read: {error.strerror}. Check --data.") from None
-    parts = list(_sheets(files, split, folder))
-    return Images(*(np.concatenate(arrays) for arrays in zip(*(images for _, images in parts), strict=True)))
 
 
 def sheet_records(files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -58,22 +35,22 @@ def sheet_records(files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     [('data_batch_5', 3073, 4), ('test_batch', 3073, 7)]
     """
     for split in SHEETS:
-        for name, images in _sheets(files, split, Path()):
+        for name, images in _sheets(files, split):
             yield name.removesuffix(".png"), records_of(*images)
 
 
-def _sheets(files: Mapping[str, bytes], split: str, folder: Path) -> Iterator[tuple[str, Images]]:
+def _sheets(files: Mapping[str, bytes], split: str) -> Iterator[tuple[str, Images]]:
     labels_name, names = SHEETS[split]
     if missing := [name for name in (labels_name, *names) if name not in files]:
         raise BadData(
             f"{missing[0]} is missing beside {', '.join(sorted(files)) or 'nothing'}. Fetch all of them again."
         )
-    labels, start = _labels(files[labels_name], folder / labels_name), 0
+    labels, start = _labels(files[labels_name], labels_name), 0
     for name in names:
-        pixels = jpeg.decode(files[name], name=str(folder / name))
+        pixels = jpeg.decode(files[name], name=name)
         if pixels.shape[1] != _ROW_PIXELS:
             raise BadData(
-                f"{folder / name} is {pixels.shape[1]} pixels wide, not {_ROW_PIXELS}: it is not a sheet of CIFAR-10, "
+                f"{name} is {pixels.shape[1]} pixels wide, not {_ROW_PIXELS}: it is not a sheet of CIFAR-10, "
                 "one image a row."
             )
         end = start + len(pixels)
@@ -81,16 +58,16 @@ def _sheets(files: Mapping[str, bytes], split: str, folder: Path) -> Iterator[tu
         start = end
     if start != len(labels):
         raise BadData(
-            f"{folder / labels_name} has {len(labels)} labels, but the sheets {start} images. They do not belong "
+            f"{labels_name} has {len(labels)} labels, but the sheets {start} images. They do not belong "
             "together, or a file was cut off; fetch them again."
         )
 
 
-def _labels(data: bytes, path: Path) -> npt.NDArray[np.uint8]:
+def _labels(data: bytes, name: str) -> npt.NDArray[np.uint8]:
     try:
         labels = json.loads(data)
     except ValueError as error:
-        raise BadData(f"{path} is not JSON: {error}. Fetch it again.") from None
+        raise BadData(f"{name} is not JSON: {error}. Fetch it again.") from None
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 9 for label in labels):
-        raise BadData(f"{path} should be a list of numbers from 0 to 9. Fetch it again.")
+        raise BadData(f"{name} should be a list of numbers from 0 to 9. Fetch it again.")
     return np.array(labels, np.uint8)

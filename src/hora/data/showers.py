@@ -7,6 +7,7 @@ what it needs, and no file is used across a fork.
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.checkpoint.whole import replacing_path
 from hora.errors import BadData, EnvironmentUnfit, UsageError
+from hora.files import replacing_path
 
 __all__ = [
     "CELLS",
     "EVENTS_PER_FILE",
+    "ShowerArrays",
     "ShowerFiles",
-    "Showers",
     "find_shower_files",
     "split_files",
     "write_showers",
@@ -38,7 +39,7 @@ _ELECTRON = 11  # as the particle data group numbers it
 _Floats = npt.NDArray[np.float32]
 
 
-class Showers(NamedTuple):
+class ShowerArrays(NamedTuple):
     """``ecal`` is (events, 25, 25, 25), the energy of each cell; ``energy`` (events,), in GeV. Both float32, as stored:
     neither cut off at a threshold nor scaled."""
 
@@ -47,20 +48,32 @@ class Showers(NamedTuple):
 
 
 def find_shower_files(folder: Path) -> list[Path]:
-    """The HDF5 files of a folder, sorted by name: ``EleEscan_*.h5``, or without these any ``*.h5``.
+    """The HDF5 files of a folder, sorted by name: ``EleEscan_*.h5``, or without these any ``*.h5``; or those of a
+    pattern, such as ``data/Ele*.h5``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = [(Path(place) / f"EleEscan_1_{n}.h5").touch() for n in (2, 1)]
     ...     [path.name for path in find_shower_files(Path(place))]
+    ...     [path.name for path in find_shower_files(Path(place) / "Ele*2.h5")]
     ['EleEscan_1_1.h5', 'EleEscan_1_2.h5']
+    ['EleEscan_1_2.h5']
     """
+    if _is_pattern(folder):
+        found = sorted(Path(name) for name in glob.glob(str(folder)))
+        if not found:
+            raise BadData(f"no file is called {folder}. Check --data, and that its pattern is in quotes.")
+        return found
     found = sorted(folder.glob("EleEscan_*.h5")) or sorted(folder.glob("*.h5"))
     found = [path for path in found if not path.name.startswith(".")]
     if not found:
         what = "has no file EleEscan_*.h5, nor any other *.h5" if folder.is_dir() else "is not a folder"
         raise BadData(f"{folder} {what}. Check --data, or make showers with 'hora data make showers'.")
     return found
+
+
+def _is_pattern(path: Path) -> bool:
+    return not path.exists() and glob.has_magic(str(path))
 
 
 def split_files(files: Sequence[Path], train: float = 0.9) -> tuple[list[Path], list[Path]]:
@@ -113,7 +126,7 @@ class ShowerFiles:
         file = self._file_of(index)
         return f"{self.files[file]}, event {index - int(self._starts[file])}"
 
-    def read(self, indices: Sequence[int] | npt.NDArray[np.int64], out: _Floats | None = None) -> Showers:
+    def read(self, indices: Sequence[int] | npt.NDArray[np.int64], out: _Floats | None = None) -> ShowerArrays:
         """These events, in this order; ``out`` is an array for their cells. Of a stored chunk, all are read at once."""
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
@@ -131,7 +144,7 @@ class ShowerFiles:
                 f"{self.name(int(wanted[~finite][0]))} has a cell that is inf or nan. Training on it would spoil every "
                 "weight; fetch or make the file again."
             )
-        return Showers(ecal, self.energy[wanted])
+        return ShowerArrays(ecal, self.energy[wanted])
 
     def _file_of(self, index: int) -> int:
         return int(np.searchsorted(self._starts, index, side="right")) - 1

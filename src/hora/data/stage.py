@@ -2,7 +2,7 @@
 
 Every process of a node may ask for it at the same moment; one does it and the others wait. The result is in its place
 when it is complete, with a note inside that says what it was made from and what it holds, so that the next call finds
-it in place, brings a source that has changed again, and repairs what a cleaner of temporary files has taken away.
+it in place, copies a source again that has changed, and restores files that a cleaner of temporary files has removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from hora.checkpoint.whole import json_text
-from hora.data.once import Silent, Teller, Turn, size_text, turn, whole
+from hora.data.once import FolderLock, NoStatus, StatusReporter, folder_lock, whole
 from hora.data.private import check_mine, check_place
 from hora.errors import BadData, EnvironmentUnfit, UsageError
+from hora.files import json_text
+from hora.text import size_text
 
 __all__ = ["NOTE", "Staged", "stage", "staged_name"]
 
@@ -67,7 +68,7 @@ class _File(NamedTuple):
     uid: int
 
 
-def stage(source: Path, to: Path, *, teller: Teller | None = None, wait_s: float = 3600.0) -> Staged:
+def stage(source: Path, to: Path, *, reporter: StatusReporter | None = None, wait_s: float = 3600.0) -> Staged:
     """Bring ``source`` into a folder of its name in ``to``, unless it is there.
 
     >>> import tempfile
@@ -81,7 +82,7 @@ def stage(source: Path, to: Path, *, teller: Teller | None = None, wait_s: float
     source, target = source.absolute(), to.absolute() / staged_name(source)
     _check(source, target)
     check_place(target.parent)
-    with turn(target, wait_s=wait_s, teller=teller or Silent()) as mine:
+    with folder_lock(target, wait_s=wait_s, reporter=reporter or NoStatus()) as mine:
         check_mine(target)
         note = _read_note(target)
         if note is None and target.exists():
@@ -131,7 +132,7 @@ def _check(source: Path, target: Path) -> None:
         raise UsageError(f"{target} would lie inside {source}, or around it. Give a folder elsewhere with --to.")
 
 
-def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, mine: Turn) -> _Note:
+def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, mine: FolderLock) -> _Note:
     needed = sum(file.nbytes for file in files)
     free = shutil.disk_usage(target.parent).free
     if needed * _RESERVE > free:  # a packed tar takes more yet; the least is known
@@ -159,7 +160,7 @@ def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, min
     return note
 
 
-def _copy(source: Path, part: Path, files: list[_File], mine: Turn) -> None:
+def _copy(source: Path, part: Path, files: list[_File], mine: FolderLock) -> None:
     for folder in {str(Path(file.name).parent) for file in files}:
         (part / folder).mkdir(parents=True, exist_ok=True)
     total, done, lock = sum(file.nbytes for file in files), 0, threading.Lock()
@@ -191,7 +192,7 @@ def _copy(source: Path, part: Path, files: list[_File], mine: Turn) -> None:
             raise
 
 
-def _unpack(source: Path, part: Path, mine: Turn) -> None:
+def _unpack(source: Path, part: Path, mine: FolderLock) -> None:
     if not hasattr(tarfile, "data_filter"):
         raise EnvironmentUnfit(
             "This Python cannot unpack a tar file safely. Use 3.11.4 or newer, or unpack it yourself."

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hora.checkpoint.whole import replacing
 from hora.data.folder import EXTENSIONS
-from hora.data.shards import Record, Shards
+from hora.data.shards import ShardRecord, Shards
 from hora.data.source import Sample
 from hora.errors import BadData
+from hora.files import replacing
 
-__all__ = ["TarShards", "write_tar"]
+__all__ = ["Member", "TarShards", "members", "write_tar"]
 
 _BLOCK = 512
 _MAGICS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
@@ -47,10 +47,10 @@ class TarShards(Shards):
     def read(self, index: int) -> Sample:
         return Sample(self.bytes_of(index), int(self.labels[index]))
 
-    def scan(self, data: memoryview, path: Path) -> Iterator[Record]:
-        sample: dict[str, _Member] = {}
+    def scan(self, data: memoryview, path: Path) -> Iterator[ShardRecord]:
+        sample: dict[str, Member] = {}
         key = None
-        for member in _members(data, path):
+        for member in members(data, path):
             folder, slash, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
             if not stem:
@@ -64,13 +64,13 @@ class TarShards(Shards):
             yield _record(sample, data, f"{path}, sample {key!r}")
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
     name: str
     offset: int
     nbytes: int
 
 
-def _record(sample: dict[str, _Member], data: memoryview, name: str) -> Record:
+def _record(sample: dict[str, Member], data: memoryview, name: str) -> ShardRecord:
     image = next((sample[extension] for extension in _IMAGES if extension in sample), None)
     first = next(iter(sample.values())).offset
     if image is None:
@@ -80,11 +80,11 @@ def _record(sample: dict[str, _Member], data: memoryview, name: str) -> Record:
         )
     try:
         if label := sample.get("cls"):
-            return Record(image.offset, image.nbytes, int(bytes(data[label.offset : label.offset + label.nbytes])))
+            return ShardRecord(image.offset, image.nbytes, int(bytes(data[label.offset : label.offset + label.nbytes])))
         if label := sample.get("json"):
             content = json.loads(bytes(data[label.offset : label.offset + label.nbytes]))
             if isinstance(content, dict) and type(content.get("label")) is int:
-                return Record(image.offset, image.nbytes, content["label"])
+                return ShardRecord(image.offset, image.nbytes, content["label"])
     except ValueError:
         assert label is not None
         begins = bytes(data[label.offset : label.offset + min(label.nbytes, 20)])
@@ -95,7 +95,7 @@ def _record(sample: dict[str, _Member], data: memoryview, name: str) -> Record:
     )
 
 
-def _members(data: memoryview, path: Path) -> Iterator[_Member]:
+def members(data: memoryview, path: Path) -> Iterator[Member]:
     """The files in an archive: their names, and where they lie."""
     at, long_name = 0, ""
     while True:
@@ -119,7 +119,7 @@ def _members(data: memoryview, path: Path) -> Iterator[_Member]:
             case b"0" | b"\0" | b"7":
                 prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
                 name = long_name or (f"{prefix}/" if prefix else "") + _text(header[:100])
-                yield _Member(name, start, nbytes)
+                yield Member(name, start, nbytes)
                 long_name = ""
             case b"L":  # GNU's long name of the file that follows
                 long_name = _text(bytes(data[start : start + nbytes]))

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hora.checkpoint.whole import replacing
 from hora.data import jpeg
 from hora.data.crc32c import masked
 from hora.data.example import parse_example, write_example
-from hora.data.shards import Record, Shards
+from hora.data.shards import ShardRecord, Shards
 from hora.data.source import Sample
 from hora.errors import BadData
+from hora.files import replacing
 
 __all__ = ["TFRecordShards", "read_records", "shard_name", "write_records", "write_tfrecord"]
 
@@ -65,7 +65,7 @@ class TFRecordShards(Shards):
             raise BadData(f"{self.name(index)} has no bytes {IMAGE!r}. These may not be records of images.")
         return Sample(image[0], int(self.labels[index]))
 
-    def scan(self, data: memoryview, path: Path) -> Iterator[Record]:
+    def scan(self, data: memoryview, path: Path) -> Iterator[ShardRecord]:
         for number, (start, end) in enumerate(_records(data, path)):
             name = f"{path}, record {number} at byte {start}"
             try:
@@ -74,7 +74,7 @@ class TFRecordShards(Shards):
                 raise BadData(f"{name}: {error}") from None
             if not label or not isinstance(label[0], int):
                 raise BadData(f"{name} has no integer {LABEL!r}. These may not be records of labelled images.")
-            yield Record(start, end - start + _FOOT.size, label[0])  # with the checksum, to be read at once
+            yield ShardRecord(start, end - start + _FOOT.size, label[0])  # with the checksum, to be read at once
 
 
 def read_records(path: Path) -> Iterator[bytes]:

@@ -25,18 +25,27 @@ from hora.engine.explain import (
     suspicious_lines,
 )  # fmt: skip
 from hora.engine.request import Request
-from hora.transport.base import Kind, ReduceOp
+from hora.types import Kind, ReduceOp
 
 __all__ = [
-    "JOIN", "Agreement", "Decision", "Failed", "Joined", "Key", "Ready", "Suspicious", "explain_mismatch",
-    "received_bytes", "suspicious_lines",
+    "JOIN",
+    "Agreement",
+    "AllJoined",
+    "Decision",
+    "Key",
+    "OperationFailed",
+    "OperationReady",
+    "OperationSuspicious",
+    "explain_mismatch",
+    "received_bytes",
+    "suspicious_lines",
 ]  # fmt: skip
 
 Key = tuple[str, tuple[int, ...]]
 JOIN = "join"  # the name under which a failure of join() is reported
 
 
-class Ready(NamedTuple):
+class OperationReady(NamedTuple):
     """Every member is ready for this operation: carry it out.
 
     ``id`` is the number it goes by from now on (0: none) and ``known`` says that every contributor knows that already.
@@ -60,7 +69,7 @@ class Ready(NamedTuple):
         return self.key[1]
 
 
-class Failed(NamedTuple):
+class OperationFailed(NamedTuple):
     """This operation fails on ``ranks``, those that had submitted it, with this text.
 
     ``kind`` is "mismatch", "unfit", "joined", "shutdown", "lost", "stall" or "deadlock".
@@ -72,7 +81,7 @@ class Failed(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Suspicious(NamedTuple):
+class OperationSuspicious(NamedTuple):
     """The operation is carried out, but ``ranks`` should be warned."""
 
     key: Key
@@ -80,21 +89,21 @@ class Suspicious(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Joined(NamedTuple):
+class AllJoined(NamedTuple):
     """Every rank has joined, ``last`` as the last; from now on nobody counts as joined."""
 
     last: int
 
 
-Decision = Ready | Failed | Suspicious | Joined
+Decision = OperationReady | OperationFailed | OperationSuspicious | AllJoined
 
 
 def received_bytes(requests: Mapping[int, Request], members: tuple[int, ...], rank: int) -> tuple[tuple[int, ...], ...]:
     """The bytes ``rank`` receives from each member, by segment, in an allgather or alltoall.
 
-    >>> from hora.engine.request import Segment
-    >>> from hora.transport.base import DType
-    >>> def rows(n): return Request(Kind.ALLGATHER, "allgather.x", (Segment(DType.INT16, (n, 3)),), (0, 1))
+    >>> from hora.engine.request import TensorSpec
+    >>> from hora.types import DType
+    >>> def rows(n): return Request(Kind.ALLGATHER, "allgather.x", (TensorSpec(DType.INT16, (n, 3)),), (0, 1))
     >>> received_bytes({0: rows(1), 1: rows(4)}, (0, 1), rank=0)
     ((6, 24),)
     """
@@ -131,10 +140,10 @@ class _Entry:
 class Agreement:
     """Agreement among ranks 0 … ``size`` - 1 of one generation.
 
-    >>> from hora.engine.request import Segment
-    >>> from hora.transport.base import DType
+    >>> from hora.engine.request import TensorSpec
+    >>> from hora.types import DType
     >>> agreement = Agreement(2)
-    >>> request = Request(Kind.ALLREDUCE, "allreduce.x", (Segment(DType.FLOAT32, (3,)),), (0, 1))
+    >>> request = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (3,)),), (0, 1))
     >>> agreement.arrive(1, request, now=0.0)
     []
     >>> [ready] = agreement.arrive(0, request, now=0.1)
@@ -203,7 +212,7 @@ class Agreement:
         decisions = [d for entry in list(self._pending.values()) if rank in entry.key[1] for d in self._decide(entry)]
         if len(self._joined) == self.size:
             self._joined.clear()
-            decisions.append(Joined(last=rank))
+            decisions.append(AllJoined(last=rank))
         return decisions
 
     def leave(self, rank: int, status: str = "") -> list[Decision]:
@@ -270,8 +279,8 @@ class Agreement:
             lines = frozenset(request.line for request in requests.values())
             if lines not in self._warned:  # once, not at every turn of a loop
                 self._warned.add(lines)
-                decisions.append(Suspicious(entry.key, text, contributors))
-        decisions.append(Ready(entry.key, entry.id, entry.known, requests, contributors, divisor))
+                decisions.append(OperationSuspicious(entry.key, text, contributors))
+        decisions.append(OperationReady(entry.key, entry.id, entry.known, requests, contributors, divisor))
         entry.requests, entry.agreed = dict(requests), True
         self._settle(entry)
         return decisions
@@ -279,13 +288,13 @@ class Agreement:
     def _missing(self, entry: _Entry) -> tuple[int, ...]:
         return tuple(m for m in entry.key[1] if m not in entry.arrived and m not in self._joined)
 
-    def _fail(self, entry: _Entry, kind: str, text: str, spare: int = -1) -> Failed:
+    def _fail(self, entry: _Entry, kind: str, text: str, spare: int = -1) -> OperationFailed:
         ranks = tuple(rank for rank in sorted(entry.arrived) if rank != spare)
         if self._remembered.pop(entry.id, None) is not None:
             self._forgotten.append(entry.id)
         entry.id = 0
         self._settle(entry)
-        return Failed(entry.key, kind, text, ranks)
+        return OperationFailed(entry.key, kind, text, ranks)
 
     def _verdict_of_the_gone(self, entry: _Entry) -> tuple[str, str] | None:
         if self._dead is not None:
@@ -295,11 +304,11 @@ class Agreement:
             return None
         return "shutdown", explain_left(entry.key[0], gone)
 
-    def _join_failure(self, ranks: tuple[int, ...]) -> Failed:
+    def _join_failure(self, ranks: tuple[int, ...]) -> OperationFailed:
         for rank in ranks:
             self._joined.pop(rank, None)
         text = f"join() cannot finish: {_have(self._gone)} shut down or died without joining."
-        return Failed((JOIN, ()), "shutdown" if self._dead is None else "lost", text, ranks)
+        return OperationFailed((JOIN, ()), "shutdown" if self._dead is None else "lost", text, ranks)
 
     # ---- remembering ----
 
@@ -338,7 +347,7 @@ def _have(ranks: Collection[int]) -> str:
 
 def _goes_on_without_joined(request: Request) -> bool:
     """An Adasum of fewer ranks is another result, not a smaller one."""
-    return request.kind is Kind.BARRIER or (request.kind is Kind.ALLREDUCE and request.op is not ReduceOp.ADASUM)
+    return request.kind is Kind.BARRIER or (request.kind is Kind.ALLREDUCE and request.how.op is not ReduceOp.ADASUM)
 
 
 def _is_set(members: tuple[int, ...], size: int) -> bool:

@@ -1,28 +1,29 @@
 """The engine: what front-ends call.
 
-It names operations, finds the user's source line and checks what one rank can check alone; agreement and movement are
-the backend's.
+It prepares the operations that callers want: names them, finds the user's source line, and checks what one rank can
+check without the others. The backend agrees on them and moves the data.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine.backend import Backend, Ticket
+from hora.engine.backend import Backend, Operation
 from hora.engine.process_set import ProcessSet, ProcessSets
-from hora.engine.request import Request, Segment
+from hora.engine.request import OperationSpec, Request, TensorSpec, forms
 from hora.errors import NotMemberError, UsageError
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
 
 if TYPE_CHECKING:
@@ -58,116 +59,80 @@ class Engine:
         self.everyone = tuple(range(self.size))
         self.process_sets = ProcessSets(self)
         self._unnamed: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._requests: dict[tuple[object, ...], Request] = {}
-        self.repeated: dict[object, Any] = {}  # for front-ends: what they do again and again
-        self.done = backend.done
-        self.wait = backend.wait
+        # Named operations, by the spec they were made from; front-ends also keep theirs here by what they were called
+        # with, so that a call that is repeated is a look-up.
+        self.prepared: dict[Hashable, Operation] = {}
+        self._most_prepared = 4 * max(settings.cache_capacity, 256)
+        self.submitted = 0  # how many operations, but for those that are kept and only started
 
-    def submit(
-        self,
-        kind: Kind,
-        name: str | None,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        *,
-        op: ReduceOp = ReduceOp.SUM,
-        root: int = -1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        splits: tuple[int, ...] | None = None,
-        process_set: ProcessSet | None = None,
-        device: str = "cpu",
-        grouped: bool = False,
-        wire: DType | None = None,
-    ) -> Ticket:
-        """Hand an operation to the backend; never blocks.
-
-        Without a name it gets a number, counted per kind and set, so all ranks must make their unnamed calls in the
-        same order.
-        """
-        request = self.request(
-            kind, name, tuple([(b.dtype, b.shape) for b in inputs]), op, root, prescale, postscale, splits, process_set,
-            device, grouped, wire,
-        )  # fmt: skip
-        return self.backend.submit(request, inputs, outputs)
-
-    def request(
-        self,
-        kind: Kind,
-        name: str | None,
-        tensors: tuple[tuple[object, tuple[int, ...]], ...],
-        op: ReduceOp,
-        root: int,
-        prescale: float,
-        postscale: float,
-        splits: tuple[int, ...] | None,
-        process_set: ProcessSet | None,
-        device: str,
-        grouped: bool,
-        wire: DType | None = None,
-    ) -> Request:
-        """The request for these arguments; the same object again while a named operation is repeated."""
-        members = self.everyone if process_set is None or process_set._ranks is None else process_set.members
-        key = (kind, name, tensors, op, root, prescale, postscale, splits, members, device, grouped, wire)
-        if name is not None and (known := self._requests.get(key)) is not None:
+    def prepare(self, spec: OperationSpec) -> Operation:
+        """The operation that does this; the same one again for a name that is repeated."""
+        self.submitted += 1
+        known = self.prepared.get(spec) if spec.name is not None else None
+        if known is not None:
             return known
-        if process_set is not None:
-            process_set._joined()
+        operation = self.backend.prepare(self._request(spec))
+        if spec.name is not None:
+            self.keep(spec, operation)
+        return operation
+
+    def keep(self, key: Hashable, operation: Operation) -> None:
+        """Keep an operation under a key. There is room for so many, and all are forgotten when that is used up."""
+        if len(self.prepared) >= self._most_prepared:
+            self.prepared.clear()
+        self.prepared[key] = operation
+
+    def _request(self, spec: OperationSpec) -> Request:
+        """What this rank says of it to the others."""
+        members = self.everyone
+        if spec.process_set is not None:
+            spec.process_set._joined()
+            members = spec.process_set.members
         line = source_line()
-        self._check(kind, op, root, members, line)
-        prefix = f"grouped_{_PREFIX[kind]}" if grouped else _PREFIX[kind]
-        if name is None:
+        self._check(spec, members, line)
+        prefix = f"grouped_{_PREFIX[spec.kind]}" if spec.grouped else _PREFIX[spec.kind]
+        if spec.name is None:
             number = self._unnamed.get((prefix, members), 0)
             self._unnamed[prefix, members] = number + 1
-        full = f"{prefix}.{name}" if name is not None else f"{prefix}.noname.{number}"
+        full = f"{prefix}.{spec.name}" if spec.name is not None else f"{prefix}.noname.{number}"
         _check_name(full, line)
-        segments = tuple(Segment(dtype, shape) for dtype, shape in tensors)  # type: ignore[arg-type]
-        request = Request(
-            kind, full, segments, members, op, root, float(prescale), float(postscale), device, splits, grouped,
-            name is not None, line, wire,
+        op, prescale, postscale, wire = spec.how
+        return Request(
+            spec.kind, full, tuple([TensorSpec(dtype, shape) for dtype, shape in spec.tensors]), members,
+            Reduction(op, float(prescale), float(postscale), wire), spec.root, spec.device, spec.splits, spec.grouped,
+            spec.name is not None, line,
         )  # fmt: skip
-        if name is not None:
-            if len(self._requests) > 4 * max(self.settings.cache_capacity, 256):
-                self._requests.clear()
-            self._requests[key] = request
-        return request
 
-    def _check(self, kind: Kind, op: ReduceOp, root: int, members: tuple[int, ...], line: str) -> None:
+    def _check(self, spec: OperationSpec, members: tuple[int, ...], line: str) -> None:
         if self.rank not in members:
             raise NotMemberError(
                 f"rank {self.rank} submitted an operation to the process set {list(members)}, in which it is not "
                 f"({line}).\nOnly members take part; guard the call with process_set.included()."
             )
-        if kind is Kind.BROADCAST and root not in members:
+        if spec.kind is Kind.BROADCAST and spec.root not in members:
             raise UsageError(
-                f"root_rank={root} is not one of the ranks {list(members)} that take part ({line}). "
-                "It is a rank among all, also within a process set."
+                f"root_rank={spec.root} is not one of the ranks {list(members)} that take part ({line}). "
+                "root_rank counts among all ranks, also within a process set."
             )
-        if op is ReduceOp.ADASUM and len(members) & (len(members) - 1):
+        if spec.how.op is ReduceOp.ADASUM and len(members) & (len(members) - 1):
             raise UsageError(
                 f"Adasum combines ranks in pairs and needs 1, 2, 4, 8, … of them; this set has {len(members)} "
                 f"({line}). Use another number of workers, or op=Average."
             )
 
-    def help(self) -> None:
-        """Get on with what was agreed, as far as that needs no waiting: for threads that pass by, such as hooks."""
-        help_backend = getattr(self.backend, "help", None)
-        if help_backend is not None:
-            help_backend()
-
     def barrier(self, process_set: ProcessSet | None = None) -> None:
         """Wait until every member has called this."""
-        self.wait(self.submit(Kind.BARRIER, None, (), (), process_set=process_set))
+        self.prepare(OperationSpec(Kind.BARRIER, None, (), process_set)).start((), ()).wait()
 
     def meet_all(self, name: str) -> None:
         """A barrier of all ranks that is told apart from others by its name."""
-        self.wait(self.submit(Kind.BARRIER, name, (), ()))
+        self.prepare(OperationSpec(Kind.BARRIER, name)).start((), ()).wait()
 
     def exchange(self, name: str, data: bytes) -> list[bytes]:
         """What every rank gave, in rank order."""
         block = ctypes.create_string_buffer(data, len(data))
-        buffer = Buffer(ctypes.addressof(block), DType.UINT8, (len(data),), block)
-        outcome = self.wait(self.submit(Kind.ALLGATHER, name, (buffer,), ()))
+        mine = (Buffer(ctypes.addressof(block), DType.UINT8, (len(data),), block),)
+        outcome = self.prepare(OperationSpec(Kind.ALLGATHER, name, forms(mine))).start(mine, ()).wait()
         ends = list(itertools.accumulate(outcome.received[0]))
         together = bytes(memoryview(outcome.memory[0]))
         return [together[end - n : end] for n, end in zip(outcome.received[0], ends, strict=True)]
@@ -182,7 +147,7 @@ class Engine:
         """Leave in good order and free everything."""
         try:
             self.process_sets.close()
-            self.repeated.clear()
+            self.prepared.clear()
         finally:
             try:
                 self.backend.leave()
@@ -221,22 +186,21 @@ def source_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _ours(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is None:
-        return "?"
-    code = frame.f_code
-    where = "" if code.co_name == "<module>" else f" in {code.co_name}"
-    return f"{_shorten(code.co_filename)}:{frame.f_lineno}{where}"
+    return "?" if frame is None else _spelled(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
+@functools.cache  # a program has so many files
 def _ours(filename: str) -> bool:
     """Hora's, or a framework's that stands between Hora's own."""
     return filename.startswith(_PACKAGE) or _SHIM in filename or any(between in filename for between in _BETWEEN)
 
 
-def _shorten(filename: str) -> str:
+@functools.lru_cache(maxsize=1024)  # calls without a name ask every time
+def _spelled(filename: str, line: int, function: str) -> str:
     """Relative to where the user is, if that is shorter; and text, which names of files need not be."""
     here = os.getcwd() + os.sep
-    return filename.removeprefix(here).encode(errors="backslashreplace").decode()
+    shortened = filename.removeprefix(here).encode(errors="backslashreplace").decode()
+    return f"{shortened}:{line}" + ("" if function == "<module>" else f" in {function}")
 
 
 def _check_name(name: str, line: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from hora.engine.request import Request, Segment
+from hora.engine.request import Request, TensorSpec
 from hora.errors import PeerLostError
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.types import Kind, ReduceOp
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "lost",
     "note_uneven",
     "suspicious_lines",
+    "tell_uneven",
     "uneven",
 ]
 
@@ -89,10 +90,18 @@ def note_uneven(error: Exception, steps: int) -> None:
         error.add_note(uneven(steps))
 
 
+def tell_uneven(error: Exception, steps: int) -> None:
+    """The same in the error's own text, once: for frameworks that keep only that of an error in a compiled program."""
+    if (more := uneven(steps)) not in str(error):
+        error.args = (f"{error}\n{more}", *error.args[1:])
+
+
 def explain_mismatch(requests: Mapping[int, Request]) -> str | None:
     """Why these ranks' requests for one name cannot be one operation; None if they can.
 
-    >>> make = lambda dtype: Request(Kind.ALLREDUCE, "allreduce.x", (Segment(dtype, (3,)),), (0, 1), line="train.py:7")
+    >>> from hora.types import DType
+    >>> make = lambda dtype: Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(dtype, (3,)),), (0, 1),
+    ...     line="train.py:7")
     >>> explain_mismatch({0: make(DType.FLOAT32), 1: make(DType.FLOAT32)})
     >>> print(explain_mismatch({0: make(DType.FLOAT32), 1: make(DType.INT32)}))
     Mismatched data types for 'allreduce.x': the ranks mean different things by this name.
@@ -117,7 +126,8 @@ def explain_mismatch(requests: Mapping[int, Request]) -> str | None:
 def explain_unfit(requests: Mapping[int, Request], contributors: int) -> str | None:
     """Why an operation on which all ranks agree still cannot be done; None if it can.
 
-    >>> request = Request(Kind.ALLGATHER, "allgather.x", (Segment(DType.FLOAT32, ()),), (0,), line="train.py:7")
+    >>> from hora.types import DType
+    >>> request = Request(Kind.ALLGATHER, "allgather.x", (TensorSpec(DType.FLOAT32, ()),), (0,), line="train.py:7")
     >>> print(explain_unfit({0: request}, 1))
     'allgather.x' cannot be done: an allgather needs tensors of at least one dimension.
       rank 0  ()  train.py:7
@@ -133,13 +143,13 @@ def explain_unfit(requests: Mapping[int, Request], contributors: int) -> str | N
     if first.kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER) and any(not s.shape for s in first.segments):
         reason = f"{_article(kind)} needs tensors of at least one dimension"
         return refuse(reason, _shapes, "Reshape the tensor with reshape(1) before the call.")
-    if first.kind is Kind.REDUCESCATTER and first.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+    if first.kind is Kind.REDUCESCATTER and first.how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         return refuse("a reducescatter can only sum or average", _op, "Use op=hora.Sum or op=hora.Average.")
-    if first.kind is Kind.ALLREDUCE and first.op is ReduceOp.ADASUM:
+    if first.kind is Kind.ALLREDUCE and first.how.op is ReduceOp.ADASUM:
         if contributors & (contributors - 1):
             reason = f"Adasum combines ranks in pairs, so their number must be a power of two, and it is {contributors}"
             return refuse(reason, _op, "Use 2, 4, 8, … ranks, or op=hora.Average.")
-        if any(s.dtype not in _FLOATS for s in first.segments):
+        if any(not s.dtype.is_float for s in first.segments):
             return refuse("Adasum needs floating point numbers", _dtypes, "Convert the tensor, or use op=hora.Sum.")
     if first.kind is Kind.ALLTOALL and any(not _splits_fit(request) for request in requests.values()):
         reason = "the splits do not fit: one number of rows for each member, none negative, together at most all rows"
@@ -159,7 +169,7 @@ def explain_joined(requests: Mapping[int, Request]) -> str:
     first = requests[min(requests)]
     joined = [member for member in first.members if member not in requests]
     kind = first.kind.name.lower()
-    needs = "Adasum" if first.kind is Kind.ALLREDUCE and first.op is ReduceOp.ADASUM else _article(kind)
+    needs = "Adasum" if first.kind is Kind.ALLREDUCE and first.how.op is ReduceOp.ADASUM else _article(kind)
     have, bring = ("has", "brings") if len(joined) == 1 else ("have", "bring")
     return (
         f"'{first.name}' cannot be done: {compact_ranks(joined)} {have} joined and {bring} no data.\n"
@@ -214,8 +224,6 @@ def compact_ranks(ranks: Iterable[int]) -> str:
 
 # ---- the values that must be equal, in the order in which they are compared ----
 
-_FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
-
 
 def _dtypes(request: Request) -> str:
     return _listed(s.dtype.name.lower() for s in request.segments)
@@ -226,7 +234,7 @@ def _group(request: Request) -> str:
     return f"grouped {kind} of {request.tensors}" if request.grouped or request.tensors > 1 else kind
 
 
-def _shape(request: Request, segment: Segment) -> str:
+def _shape(request: Request, segment: TensorSpec) -> str:
     if request.kind in _FREE_ROWS and segment.shape:
         return "(" + ", ".join(["any", *map(str, segment.shape[1:])]) + ")"
     return str(segment.shape)
@@ -241,7 +249,7 @@ def _matching_shapes(request: Request) -> str:
 
 
 def _op(request: Request) -> str:
-    return request.op.name.capitalize()
+    return request.how.op.name.capitalize()
 
 
 _CHECKS: tuple[tuple[str, Callable[[Request], str]], ...] = (
@@ -250,9 +258,9 @@ _CHECKS: tuple[tuple[str, Callable[[Request], str]], ...] = (
     ("data types", _dtypes),
     ("operations", _group),
     ("shapes", _matching_shapes),
-    ("scale factors", lambda r: f"prescale {r.prescale!r}, postscale {r.postscale!r}"),
+    ("scale factors", lambda r: f"prescale {r.how.prescale!r}, postscale {r.how.postscale!r}"),
     ("reduce operations", _op),
-    ("compressions", lambda r: "none" if r.wire is None else r.wire.name.lower()),
+    ("compressions", lambda r: "none" if r.how.wire is None else r.how.wire.name.lower()),
     ("root ranks", lambda r: f"root {r.root}"),
     ("devices", lambda r: r.device),
 )

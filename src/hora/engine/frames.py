@@ -1,21 +1,27 @@
 """An exception as a user wants to read it: the lines of the script, and not those of Hora that it went through.
 
-Hora's own frames stay where an exception is not one of Hora's and comes from inside it: that is a bug of ours, or a
-call that nobody has foreseen. ``HORA_FULL_TRACEBACK=1`` shows all of them.
+TensorFlow and JAX make errors of their own of what goes wrong in a compiled program, with the whole traceback in the
+text; of that the words of Hora's error are left. Hora's own frames stay where an exception is not one of Hora's and
+comes from inside it: that is a bug of ours, or a call that nobody has foreseen. ``HORA_FULL_TRACEBACK=1`` shows all.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import traceback
 
 import hora
+from hora import errors
 from hora.errors import HoraError
 
 __all__ = ["ENDS", "final", "told"]
 
 ENDS = " "  # ends the first line of what a process says because it ends; the launcher looks for it, nobody sees it
 
+# One of Hora's errors in the text of another's, which has lines of a traceback before it.
+_KINDS = "|".join(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, HoraError))
+_INNER = re.compile(rf"^(?:hora\.errors\.)?((?:{_KINDS}): .*?)(?:\n\n|\n-{{9,}}|\Z)", re.MULTILINE | re.DOTALL)
 _OWN = os.path.dirname(os.path.abspath(hora.__file__)) + os.sep
 
 
@@ -53,6 +59,9 @@ def _shorten(found: traceback.TracebackException, error: BaseException, seen: se
     if id(error) in seen:
         return
     seen.add(id(error))
+    words = getattr(found, "_str", None)  # what Python prints after the kind of the error
+    if not isinstance(error, HoraError) and isinstance(words, str) and (inner := _INNER.findall(words)):
+        found._str = inner[-1]  # type: ignore[attr-defined]
     others = [frame for frame in found.stack if not os.path.abspath(frame.filename).startswith(_OWN)]
     inside = bool(found.stack) and others[-1:] != found.stack[-1:]
     if isinstance(error, HoraError) and not all(map(_is_library, others)):

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from hora.engine.agree import Ready
+from hora.engine.agree import OperationReady
 from hora.engine.request import Request
-from hora.transport.base import Kind
+from hora.types import Kind
 
 __all__ = ["plan"]
 
 
-def plan(ready: Iterable[Ready], fusion_bytes: int, *, disable_group_fusion: bool = False) -> list[list[Ready]]:
+def plan(
+    ready: Iterable[OperationReady], fusion_bytes: int, *, disable_group_fusion: bool = False
+) -> list[list[OperationReady]]:
     """Batches in the order of their first operations.
 
     A batch holds at most ``fusion_bytes`` (0: no fusion) unless a single operation is larger. A grouped operation stays
     whole; with ``disable_group_fusion`` it travels alone.
 
-    >>> from hora.engine.request import Segment
-    >>> from hora.transport.base import DType
+    >>> from hora.engine.request import TensorSpec
+    >>> from hora.types import DType
     >>> def op(name, dtype, count):
-    ...     request = Request(Kind.ALLREDUCE, name, (Segment(dtype, (count,)),), (0, 1))
-    ...     return Ready((name, (0, 1)), 0, False, {0: request, 1: request}, (0, 1), 2)
+    ...     request = Request(Kind.ALLREDUCE, name, (TensorSpec(dtype, (count,)),), (0, 1))
+    ...     return OperationReady((name, (0, 1)), 0, False, {0: request, 1: request}, (0, 1), 2)
     >>> ops = [op("a", DType.FLOAT32, 10), op("b", DType.FLOAT16, 10), op("c", DType.FLOAT32, 10)]
     >>> [[r.key[0] for r in batch] for batch in plan(ops, 1024)]
     [['a', 'c'], ['b']]
     >>> [[r.key[0] for r in batch] for batch in plan(ops, 64)]
     [['a'], ['b'], ['c']]
     """
-    batches: list[list[Ready]] = []
-    open_batches: dict[Hashable, tuple[list[Ready], int]] = {}  # what may still grow, and its bytes
+    batches: list[list[OperationReady]] = []
+    open_batches: dict[Hashable, tuple[list[OperationReady], int]] = {}  # what may still grow, and its bytes
     for operation in ready:
         request = operation.request
         alike = None if disable_group_fusion and request.grouped else _alike(operation)
@@ -49,13 +51,12 @@ def plan(ready: Iterable[Ready], fusion_bytes: int, *, disable_group_fusion: boo
     return batches
 
 
-def _alike(operation: Ready) -> Hashable | None:
+def _alike(operation: OperationReady) -> Hashable | None:
     """What fused operations must have in common; None for what is never fused."""
     request: Request = operation.request
     dtypes = {segment.dtype for segment in request.segments}
     if request.kind is not Kind.ALLREDUCE or len(dtypes) != 1:
         return None
     return (
-        dtypes.pop(), request.op, request.prescale, request.postscale, request.device, request.wire,
-        operation.members, operation.contributors, operation.divisor,
+        dtypes.pop(), request.how, request.device, operation.members, operation.contributors, operation.divisor,
     )  # fmt: skip

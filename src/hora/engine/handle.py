@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hora.errors import UsageError
 
 if TYPE_CHECKING:
-    from hora.engine.backend import Outcome, Ticket
-    from hora.engine.core import Engine
+    from hora.engine.backend import UnderWay
 
 __all__ = ["new", "poll", "synchronize"]
 
 _numbers = itertools.count(1)
 _last = 0
-_open: dict[int, tuple[Engine, Ticket, Callable[[Outcome], Any]]] = {}
+_open: dict[int, UnderWay[Any]] = {}
 
 
-def new(engine: Engine, ticket: Ticket, finish: Callable[[Outcome], Any]) -> int:
-    """A handle for an operation under way; ``finish`` makes its result from the outcome."""
+def new(under_way: UnderWay[Any]) -> int:
+    """A handle for an operation under way."""
     global _last
     _last = number = next(_numbers)
-    _open[number] = (engine, ticket, finish)
+    _open[number] = under_way
     return number
 
 
@@ -33,8 +31,7 @@ def poll(handle: int) -> bool:
     if found is None:
         _check(handle)
         return True
-    engine, ticket, _ = found
-    return engine.done(ticket)
+    return found.done()
 
 
 def synchronize(handle: int) -> Any:
@@ -46,8 +43,7 @@ def synchronize(handle: int) -> Any:
     if found is None:
         _check(handle)
         return None
-    engine, ticket, finish = found
-    return finish(engine.wait(ticket))
+    return found.wait()
 
 
 def _check(handle: int) -> None:

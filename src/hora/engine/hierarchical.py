@@ -2,13 +2,13 @@
 
 An allreduce has three stages: the workers of a host sum in shared memory, one leader of each host sums with the others'
 over the network, and shows its host the result. A large one goes through them in chunks, and the workers of a host take
-turns in leading (lanes), so that one is on the network while another sums. Nobody coordinates that: the stages inside a
-host are operations of the C core, submitted ahead, which its background thread carries out while a leader waits for the
-network.
+turns in leading (leader sets), so that one is on the network while another sums. Nobody coordinates that: the stages
+inside a host are operations of the C core, submitted ahead, which its background thread carries out while a leader
+waits for the network.
 
 Between hosts a partial sum is rounded to the tensor's own type, or to one of 16 bits if that was asked for (``wire``):
-then a host's sum is exact as ever, only half as many bytes are on the network, and the rounding of one chunk hides
-behind the journey of another. Where rounding could go wrong, and for operations that gain nothing, all ranks use the
+then a host's sum is still exact, only half as many bytes are sent, and one chunk is rounded while another is on the
+network. Where rounding could go wrong, and for operations that gain nothing, all ranks use the
 other mover directly. Every rank gets the bits of its leader, and the leaders have the same.
 """
 
@@ -22,25 +22,25 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hora.config.settings import Settings
-from hora.engine.hosttable import INLINE_BYTES, HostTable, Task
-from hora.engine.table import TableTicket
+from hora.engine.backend import OperationOutcome, UnderWay
+from hora.engine.hosttable import INLINE_BYTES, HostOperation, HostTable
 from hora.transport.arithmetic import bytes_of
-from hora.transport.base import Buffer, DType, Finish, KeyValue, Kind, ReduceOp, StartingMover
+from hora.transport.base import Finish, KeyValue, Mover, StartingMover
 from hora.transport.exchange import done
 from hora.transport.kernels import narrow_at, reduce_at, widen_at
 from hora.transport.scratch import Scratch, unpack
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
 
-__all__ = ["HierarchicalMover", "Stages", "stages"]
+__all__ = ["HierarchicalMover", "TwoStepReduction", "stages"]
 
 _LEAST_BYTES, _MOST_BYTES = 256 << 10, 2 << 20  # of a chunk
-_LANES = 4  # at most
-_AHEAD = 4  # chunks of a lane that may be under way at once
+_LEADER_SETS = 4  # at most
+_AHEAD = 4  # chunks of a leader set that may be under way at once
 _BETWEEN = 2  # of them between hosts: one is on the network while what came of the other is summed
-_FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
-class Stages(NamedTuple):
+class TwoStepReduction(NamedTuple):
     """How to reduce in two steps: ``inner`` inside hosts, after scaling; ``outer`` between them, before scaling."""
 
     inner: ReduceOp
@@ -50,48 +50,50 @@ class Stages(NamedTuple):
     divisor: int
 
 
-def stages(dtype: DType, op: ReduceOp, prescale: float, postscale: float, divisor: int) -> Stages | None:
+def stages(dtype: DType, op: ReduceOp, prescale: float, postscale: float, divisor: int) -> TwoStepReduction | None:
     """The two steps, or None if the result could be wrong when what comes between has to fit the type.
 
     >>> stages(DType.FLOAT32, ReduceOp.AVERAGE, 0.5, 3.0, 4)
-    Stages(inner=<ReduceOp.SUM: 1>, prescale=0.5, outer=<ReduceOp.AVERAGE: 0>, postscale=3.0, divisor=4)
+    TwoStepReduction(inner=<ReduceOp.SUM: 1>, prescale=0.5, outer=<ReduceOp.AVERAGE: 0>, postscale=3.0, divisor=4)
     >>> stages(DType.INT8, ReduceOp.AVERAGE, 1.0, 1.0, 4)   # the sum of a host may not fit 8 bits
     """
     inner = ReduceOp.SUM if op is ReduceOp.AVERAGE else op
     if op is ReduceOp.ADASUM:
         return None
     if dtype is DType.BOOL:
-        return Stages(inner, 1.0, inner, 1.0, 1)
-    if dtype not in _FLOATS:
+        return TwoStepReduction(inner, 1.0, inner, 1.0, 1)
+    if not dtype.is_float:
         plain = op is not ReduceOp.AVERAGE and prescale == postscale == 1.0
-        return Stages(op, 1.0, op, 1.0, 1) if plain else None
+        return TwoStepReduction(op, 1.0, op, 1.0, 1) if plain else None
     if dtype is DType.FLOAT16:  # a host's sum may exceed its range where the average does not: scale first
         if inner is ReduceOp.SUM:
-            return Stages(inner, prescale * postscale / (divisor if op is ReduceOp.AVERAGE else 1), inner, 1.0, 1)
+            return TwoStepReduction(
+                inner, prescale * postscale / (divisor if op is ReduceOp.AVERAGE else 1), inner, 1.0, 1
+            )
         if op is ReduceOp.PRODUCT or prescale != 1.0:
             return None
-    return Stages(inner, prescale, op, postscale, divisor if op is ReduceOp.AVERAGE else 1)
+    return TwoStepReduction(inner, prescale, op, postscale, divisor if op is ReduceOp.AVERAGE else 1)
 
 
 class _Team(NamedTuple):
     """The ranks of an operation as this rank sees them.
 
-    A lane is one rank of each host; there are as many as every host has ranks for. Where there is nothing to share out
-    the first is used, and its ranks are the leaders.
+    A leader set is one rank of each host; there are as many as every host has ranks for. Where there is nothing to
+    share out the first is used, and its ranks are the leaders.
     """
 
     places: tuple[int, ...]  # in the host's table, of those that are on this host
-    lanes: tuple[tuple[int, ...], ...]  # their ranks, ascending
+    leader_sets: tuple[tuple[int, ...], ...]  # their ranks, ascending
     roots: tuple[int, ...]  # the place of this host's in each
-    lane: int  # this rank's, -1 if it is in none
+    leader_set: int  # this rank's, -1 if it is in none
 
     @property
     def leaders(self) -> tuple[int, ...]:
-        return self.lanes[0]
+        return self.leader_sets[0]
 
     @property
     def leads(self) -> bool:
-        return self.lane == 0
+        return self.leader_set == 0
 
     @property
     def shares(self) -> bool:
@@ -99,7 +101,7 @@ class _Team(NamedTuple):
         return len(self.places) > 1
 
 
-class HierarchicalMover:
+class HierarchicalMover(Mover):
     """The mover of one rank, over ``flat``, which all ranks have. One thread carries out all work, in one order."""
 
     narrows = True
@@ -181,7 +183,8 @@ class HierarchicalMover:
             return
         block = _as_bytes(input)
         if team.shares:
-            memory = self._table.gather(Task(Kind.ALLGATHER, team.places, DType.UINT8, block.elements), block)
+            gathering = HostOperation(Kind.ALLGATHER, team.places, DType.UINT8, block.elements)
+            memory = self._table.prepare(gathering).start([block], []).wait().memory[0]
             block = Buffer(ctypes.addressof(memory), DType.UINT8, (len(memory),), memory)
         if len(team.leaders) == 1:
             bytes_of(output)[:] = bytes_of(block)
@@ -233,20 +236,21 @@ class HierarchicalMover:
         self._flat.close()
 
     def _team(self, ranks: tuple[int, ...], root: int = -1) -> _Team:
-        """The lowest rank of each host leads its first lane, the next the second; a root leads the first of its own."""
+        """The lowest rank of each host leads its first leader set, the next the second; a root leads the first of its
+        own."""
         team = self._teams.get((root, ranks))
         if team is None:
             hosts: dict[str, list[int]] = {}
             for rank in sorted(ranks, key=lambda rank: rank != root):
                 hosts.setdefault(self._peers[rank].host, []).append(rank)
-            lanes = [*zip(*hosts.values(), strict=False)][:_LANES]
+            leader_sets = [*zip(*hosts.values(), strict=False)][:_LEADER_SETS]
             mine = hosts[self._peers[self._rank].host]
-            lane = mine.index(self._rank)
+            leader_set = mine.index(self._rank)
             team = _Team(
                 places=tuple(self._here.index(rank) for rank in sorted(mine)),
-                lanes=tuple(tuple(sorted(leaders)) for leaders in lanes),
-                roots=tuple(self._here.index(rank) for rank in mine[: len(lanes)]),
-                lane=lane if lane < len(lanes) else -1,
+                leader_sets=tuple(tuple(sorted(leaders)) for leaders in leader_sets),
+                roots=tuple(self._here.index(rank) for rank in mine[: len(leader_sets)]),
+                leader_set=leader_set if leader_set < len(leader_sets) else -1,
             )
             self._teams[root, ranks] = team
         return team
@@ -260,32 +264,36 @@ class HierarchicalMover:
         """All are on this host."""
         for source, target in zip(sources, targets, strict=True):
             if team.shares:
-                task = Task(Kind.ALLREDUCE, team.places, source.dtype, source.elements, 0, op, prescale, postscale)
-                self._table.wait(self._table.submit(task, source, target))
+                how = Reduction(op, prescale, postscale)
+                task = HostOperation(Kind.ALLREDUCE, team.places, source.dtype, source.elements, 0, how)
+                self._table.prepare(task).start([source], [target]).wait()
             else:
                 _reduce((source.address,), target, op, prescale, postscale)
 
-    def _reduce_small(self, sources: Sequence[Buffer], targets: Sequence[Buffer], team: _Team, how: Stages) -> None:
+    def _reduce_small(
+        self, sources: Sequence[Buffer], targets: Sequence[Buffer], team: _Team, how: TwoStepReduction
+    ) -> None:
         """Everything travels with the arrivals; only the leader waits for the sum, the others for the result."""
         packed = self._pack(sources)
-        summing = Task(Kind.ALLREDUCE, team.places, packed.dtype, packed.elements, 0, how.inner, how.prescale)
-        ticket = None
+        inside = Reduction(how.inner, how.prescale)
+        summing = HostOperation(Kind.ALLREDUCE, team.places, packed.dtype, packed.elements, 0, inside)
+        brings = None
         if not team.shares:
             _reduce((packed.address,), packed, how.inner, how.prescale)
         elif team.leads:
-            self._table.at_once(summing)(packed.address)
+            self._table.prepare(summing).run(packed.address)
         else:
             brought = self._scratch.take(
                 "brought", packed.nbytes
             )  # a place of its own: the sum may come after the result
             brought[:] = bytes_of(packed)
-            ticket = self._table.at_once(summing).start(brought.ctypes.data, brought)
+            brings = self._table.prepare(summing).start_at(brought.ctypes.data, brought)
         if team.leads:
             self._start_between(packed, team.leaders, how)()
         if team.shares:
-            self._table.at_once(_showing(team, packed, 0))(packed.address)
-        if ticket is not None:
-            self._table.wait(ticket)
+            self._table.prepare(_showing(team, packed, 0)).run(packed.address)
+        if brings is not None:
+            brings.wait()
         unpack(bytes_of(packed), targets)
 
     def _reduce_narrow(
@@ -304,10 +312,10 @@ class HierarchicalMover:
         unpack(wide, targets)
 
     def _reduce_large(
-        self, source: Buffer, target: Buffer, team: _Team, how: Stages, wire: DType | None = None
+        self, source: Buffer, target: Buffer, team: _Team, how: TwoStepReduction, wire: DType | None = None
     ) -> None:
         """In chunks, each through the three stages."""
-        size = min(max(_LEAST_BYTES, source.nbytes // (_AHEAD * len(team.lanes))), _MOST_BYTES)
+        size = min(max(_LEAST_BYTES, source.nbytes // (_AHEAD * len(team.leader_sets))), _MOST_BYTES)
         flow = _Flow(self._table, team, how, _cut(source, size), _cut(target, size))
         under_way: deque[tuple[int, Finish]] = deque()
 
@@ -318,7 +326,7 @@ class HierarchicalMover:
 
         for turn, number in enumerate(flow.led()):
             begin = self._start_between if wire is None else functools.partial(self._start_narrow, wire)
-            between = begin(flow.take(number), team.lanes[team.lane], how, turn % _BETWEEN)
+            between = begin(flow.take(number), team.leader_sets[team.leader_set], how, turn % _BETWEEN)
             under_way.append((number, between))
             if len(under_way) == _BETWEEN:
                 give_oldest()
@@ -326,7 +334,9 @@ class HierarchicalMover:
             give_oldest()
         flow.finish()
 
-    def _start_narrow(self, wire: DType, piece: Buffer, leaders: tuple[int, ...], how: Stages, place: int) -> Finish:
+    def _start_narrow(
+        self, wire: DType, piece: Buffer, leaders: tuple[int, ...], how: TwoStepReduction, place: int
+    ) -> Finish:
         """Begin the stage between hosts with rounded values."""
         small = self._narrow(piece, wire, str(place))
         between = self._start_between(small, leaders, how, place)
@@ -337,7 +347,7 @@ class HierarchicalMover:
 
         return finish
 
-    def _start_between(self, piece: Buffer, leaders: tuple[int, ...], how: Stages, place: int = 0) -> Finish:
+    def _start_between(self, piece: Buffer, leaders: tuple[int, ...], how: TwoStepReduction, place: int = 0) -> Finish:
         """Begin the stage between hosts, in place, and return what waits for its end."""
         if len(leaders) > 2:
             self._flat.allreduce(
@@ -361,16 +371,17 @@ class HierarchicalMover:
 
     def _show(self, output: Buffer, team: _Team, fetch: Callable[[Buffer], None] = lambda piece: None) -> None:
         """Let the host have what its leader has, a chunk at a time, each after the leader has fetched it."""
-        under_way: deque[TableTicket] = deque()
+        under_way: deque[UnderWay[OperationOutcome]] = deque()
         for number, piece in enumerate(_cut(_as_bytes(output), _MOST_BYTES)):
             if team.leads:
                 fetch(piece)
             if team.shares and piece.elements:
                 if len(under_way) == _AHEAD:
-                    self._table.wait(under_way.popleft())
-                under_way.append(self._table.submit(_showing(team, piece, number % _AHEAD), piece, piece))
-        for ticket in under_way:
-            self._table.wait(ticket)
+                    under_way.popleft().wait()
+                showing = self._table.prepare(_showing(team, piece, number % _AHEAD))
+                under_way.append(showing.start([piece], [piece]))
+        for shown in under_way:
+            shown.wait()
 
     # ---- memory ----
 
@@ -388,29 +399,34 @@ class HierarchicalMover:
 class _Flow:
     """The chunks of one large allreduce on their way through the table of this host, as one of its workers sees them.
 
-    Chunk ``k`` is led by lane ``k % lanes``. What can be submitted before its turn is, so that a worker that waits for
-    the network keeps nobody waiting: ``_AHEAD / 2`` rounds of lanes ahead, and at most ``_AHEAD`` are under way.
+    Chunk ``k`` is led by leader set ``k % leader_sets``. What can be submitted before its turn is, so that a worker
+    that waits for the network keeps nobody waiting: ``_AHEAD / 2`` rounds of leader sets ahead, and at most ``_AHEAD``
+    are under way.
     """
 
     def __init__(
-        self, table: HostTable, team: _Team, how: Stages, sources: Sequence[Buffer], targets: Sequence[Buffer]
+        self, table: HostTable, team: _Team, how: TwoStepReduction, sources: Sequence[Buffer], targets: Sequence[Buffer]
     ) -> None:
         self._table, self._team, self._how = table, team, how
         self._sources, self._targets = sources, targets
-        self._slots = _AHEAD * len(team.lanes)
+        self._slots = _AHEAD * len(team.leader_sets)
         self._brought = self._done = 0  # chunks
-        self._sums: dict[int, TableTicket] = {}
-        self._shown: dict[int, TableTicket] = {}
+        self._sums: dict[int, UnderWay[OperationOutcome]] = {}
+        self._shown: dict[int, UnderWay[OperationOutcome]] = {}
 
     def led(self) -> range:
         """The chunks that this worker leads."""
-        return range(self._team.lane, len(self._sources), len(self._team.lanes)) if self._team.lane >= 0 else range(0)
+        return (
+            range(self._team.leader_set, len(self._sources), len(self._team.leader_sets))
+            if self._team.leader_set >= 0
+            else range(0)
+        )
 
     def take(self, k: int) -> Buffer:
         """What this host has for a chunk that this worker leads."""
         if self._team.shares:
             self._bring(k + self._slots // 2)
-            self._table.wait(self._sums.pop(k))
+            self._sums.pop(k).wait()
         else:
             _reduce((self._sources[k].address,), self._targets[k], self._how.inner, self._how.prescale)
         return self._targets[k]
@@ -432,27 +448,28 @@ class _Flow:
             if self._brought - self._done == self._slots:
                 self._retire()
             k, source = self._brought, self._sources[self._brought]
-            slot, inner, prescale = k % self._slots, self._how.inner, self._how.prescale
-            task = Task(Kind.ALLREDUCE, self._team.places, source.dtype, source.elements, slot, inner, prescale)
-            self._sums[k] = self._table.submit(task, source, self._targets[k])
+            slot, inside = k % self._slots, Reduction(self._how.inner, self._how.prescale)
+            task = HostOperation(Kind.ALLREDUCE, self._team.places, source.dtype, source.elements, slot, inside)
+            self._sums[k] = self._table.prepare(task).start([source], [self._targets[k]])
             if k not in self.led():
                 self._show(k)
             self._brought += 1
 
     def _retire(self) -> None:
         """Wait until the oldest chunk is done; a sum is there before anything comes of it."""
-        for tickets in (self._sums, self._shown):
-            if (ticket := tickets.pop(self._done, None)) is not None:
-                self._table.wait(ticket)
+        for stage in (self._sums, self._shown):
+            if (under_way := stage.pop(self._done, None)) is not None:
+                under_way.wait()
         self._done += 1
 
     def _show(self, k: int) -> None:
-        piece, lane = self._targets[k], k % len(self._team.lanes)
-        self._shown[k] = self._table.submit(_showing(self._team, piece, k % self._slots, lane), piece, piece)
+        piece, leader_set = self._targets[k], k % len(self._team.leader_sets)
+        showing = self._table.prepare(_showing(self._team, piece, k % self._slots, leader_set))
+        self._shown[k] = showing.start([piece], [piece])
 
 
-def _showing(team: _Team, piece: Buffer, slot: int, lane: int = 0) -> Task:
-    return Task(Kind.BROADCAST, team.places, piece.dtype, piece.elements, slot, root=team.roots[lane])
+def _showing(team: _Team, piece: Buffer, slot: int, leader_set: int = 0) -> HostOperation:
+    return HostOperation(Kind.BROADCAST, team.places, piece.dtype, piece.elements, slot, root=team.roots[leader_set])
 
 
 def _reduce(

@@ -10,26 +10,39 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from hora.config.settings import Settings
-from hora.engine.request import Request, Segment
-from hora.engine.table import Immediate, TableBackend, TableTicket
-from hora.errors import EnvironmentUnfit, HoraError, HorovodInternalError
+from hora.engine.backend import Operation
+from hora.engine.meet import Meeting
+from hora.engine.request import Request, TensorSpec
+from hora.engine.table import TableBackend
+from hora.errors import EnvironmentUnfit, HoraError, HorovodInternalError, PeerLostError
 from hora.transport import shm
-from hora.transport.base import Buffer, DType, KeyValue, Kind, ReduceOp
+from hora.transport.base import KeyValue
+from hora.types import DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
 
-__all__ = ["INLINE_BYTES", "HostTable", "Task", "make_segment", "open_segment", "refusal", "show_segment"]
+__all__ = [
+    "INLINE_BYTES",
+    "HostOperation",
+    "HostTable",
+    "make_segment",
+    "open_segment",
+    "refusal",
+    "share_segment",
+    "shared_by",
+    "show_segment",
+]
 
-INLINE_BYTES = 8192  # native/core.h: what travels with an arrival, so that it takes one call and no waiting for data
+INLINE_BYTES = 8192  # core.h: INLINE_BYTES; travel with an arrival, so that it takes one call and no waiting
 _CACHED = 1024
 _NONE = b"none: "
 
 
-class Task(NamedTuple):
+class HostOperation(NamedTuple):
     """An operation among ``places`` of the table. Those that are alike can be under way at once in different slots."""
 
     kind: Kind
@@ -37,9 +50,7 @@ class Task(NamedTuple):
     dtype: DType
     elements: int
     slot: int = 0
-    op: ReduceOp = ReduceOp.SUM
-    prescale: float = 1.0
-    postscale: float = 1.0
+    how: Reduction = Reduction(ReduceOp.SUM)
     root: int = -1
 
 
@@ -59,33 +70,22 @@ class HostTable:
         self._backend: TableBackend | None = None
         self._segment: shm.Segment | None = None
         self._over = ""
-        self._requests: dict[Task, Request] = {}
-        self._immediate: dict[Task, Immediate] = {}
+        self._prepared: dict[HostOperation, Operation] = {}
         if len(peers) > 1 and self._place == 0:
             self._segment, shown = make_segment(len(peers), generation, settings)
             store.set(self._key, shown)
             if self._segment is None:
                 raise EnvironmentUnfit(refusal(shown))
 
-    def submit(self, task: Task, source: Buffer, target: Buffer) -> TableTicket:
-        return self._open().submit(self._request(task), [source], [target])
-
-    def wait(self, ticket: TableTicket) -> None:
-        self._open().wait(ticket)
-
-    def at_once(self, task: Task) -> Immediate:
-        """What carries this out in place in one call, given an address."""
-        known = self._immediate.get(task)
+    def prepare(self, task: HostOperation) -> Operation:
+        """What carries this out. All places ask for the same tasks, so each is made ready once."""
+        known = self._prepared.get(task)
         if known is None or self._over:
-            if len(self._immediate) >= _CACHED:
-                self._immediate.clear()
-            known = self._immediate[task] = self._open().immediate(self._request(task))
+            backend = self._open()
+            if len(self._prepared) >= _CACHED:
+                self._prepared.clear()
+            known = self._prepared[task] = backend.prepare(_request(task))
         return known
-
-    def gather(self, task: Task, source: Buffer) -> Any:
-        """What these places bring, in a row, in memory of its own."""
-        backend = self._open()
-        return backend.wait(backend.submit(self._request(task), [source], [])).memory[0]
 
     def abort(self, reason: str) -> None:
         """Make every wait in the table raise, on all workers of this host. For any thread."""
@@ -99,8 +99,7 @@ class HostTable:
             backend, self._backend = self._backend, None
             segment, self._segment = self._segment, None
             self._over = self._over or "it was closed"
-        self._immediate.clear()
-        self._requests.clear()
+        self._prepared.clear()
         if backend is not None:
             backend.leave()
             backend.close()
@@ -131,18 +130,13 @@ class HostTable:
             return os.dup(self._segment.fd)
         return open_segment(self._store.get(self._key, self._settings.start_timeout_s), self._peers[0])
 
-    def _request(self, task: Task) -> Request:
-        known = self._requests.get(task)
-        if known is None:
-            if len(self._requests) >= _CACHED:
-                self._requests.clear()
-            kind, places, dtype, elements, slot, op, prescale, postscale, root = task
-            count = "any" if kind is Kind.ALLGATHER else elements  # there each brings as much as it has
-            name = f"{kind.name}.{dtype.name}.{count}.{slot}.{op.name}.{prescale}.{postscale}.{root}"
-            segments = (Segment(dtype, (elements,)),)
-            known = Request(kind, name, segments, places, op, root, prescale, postscale)
-            self._requests[task] = known
-        return known
+
+def _request(task: HostOperation) -> Request:
+    """The name says all about it, but how much each place brings to an allgather."""
+    count = "any" if task.kind is Kind.ALLGATHER else task.elements
+    op, prescale, postscale, _ = task.how
+    name = f"{task.kind.name}.{task.dtype.name}.{count}.{task.slot}.{op.name}.{prescale}.{postscale}.{task.root}"
+    return Request(task.kind, name, (TensorSpec(task.dtype, (task.elements,)),), task.places, task.how, task.root)
 
 
 def make_segment(
@@ -173,6 +167,42 @@ def show_segment(segment: shm.Segment) -> bytes:
     return f"{os.getpid()} {segment.fd}".encode()
 
 
+def shared_by(meeting: Meeting, key: str, maker: Peer) -> bytes | None:
+    """What the maker of a host's memory has told of it under ``key``; None if it has not in time. Raises PeerLostError
+    if a worker dies meanwhile."""
+    line = meeting.channel
+    told = line.store_get(
+        meeting.generation, key, meeting.settings.start_timeout_s, lambda: line.death() is not None
+    )  # fmt: skip
+    if told is None and (died := line.death()) is not None:
+        peer = meeting.peers[died.rank]
+        text = f"{peer} died while {maker} made its host's memory: {died.status}"
+        raise PeerLostError(text, rank=died.rank, host=peer.host, pid=peer.pid, status=died.status)
+    return told
+
+
+def share_segment(meeting: Meeting) -> tuple[Meeting, shm.Segment | None]:
+    """The memory of a host whose hub is on another one: the first rank makes it.
+
+    Returns the meeting with a descriptor of it, or with Gloo, on all ranks, if it cannot be made; and what was made
+    here.
+    """
+    line, generation, settings = meeting.channel, meeting.generation, meeting.settings
+    made = None
+    if meeting.rank == 0:
+        made, where = make_segment(meeting.size, generation, settings)
+        line.store_set(generation, "shm", where)
+    else:
+        told = shared_by(meeting, "shm", meeting.peers[0])
+        where = b"" if told is None else told
+    if reason := refusal(where):
+        if settings.transport == "shm":
+            raise EnvironmentUnfit(f"shared memory was asked for (transport 'shm') but cannot be had: {reason}")
+        return meeting._replace(transport="gloo", unshared=reason), None
+    fd = os.dup(made.fd) if made is not None else open_segment(where or None, meeting.peers[0])
+    return meeting._replace(segment_fd=fd), made
+
+
 def open_segment(where: bytes | None, maker: Peer) -> int:
     """A descriptor of the memory that another worker of this host has made."""
     if where is None:
@@ -183,6 +213,9 @@ def open_segment(where: bytes | None, maker: Peer) -> int:
     try:
         return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if not os.path.exists(f"/proc/{pid}"):
+            text = f"{maker} died before the others of its host could open its memory"
+            raise PeerLostError(text, rank=maker.rank, host=maker.host, pid=maker.pid, status="it died") from None
         raise EnvironmentUnfit(
             f"the workers of {maker.host} cannot share memory: /proc/{pid}/fd/{fd} cannot be opened ({error}). They "
             "must be processes of one user in one container; or set HORA_TRANSPORT=gloo."

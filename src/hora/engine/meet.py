@@ -6,7 +6,7 @@ There are four ways to the hub, tried in this order:
 2. On several hosts the launcher hands over the hub's addresses and the job's secret.
 3. Where something else launched the workers (mpirun, srun, torchrun), the lowest rank of the world that is being formed
    runs the hub in a thread; on one host the others find its Unix socket under a name derived from the job.
-4. On several hosts they find a file of that name in a directory that the hosts share (``engine.noticeboard``).
+4. On several hosts they discover it by what their launcher offers (``engine.hub_discovery``).
 
 Connections stay open after ``shutdown()``, so a later ``init()`` meets the same peers again.
 """
@@ -19,20 +19,22 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hora.config import env
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine.line import Line
-from hora.engine.noticeboard import Notice, board
+from hora.engine.hub_address import HubAddress, address_file
+from hora.engine.hub_connection import HubConnection
+from hora.engine.hub_discovery import FileDiscovery, HubDiscovery, addresses_of, discoveries
 from hora.errors import EnvironmentUnfit, HoraError, PeerLostError, ShutDownError, StallError, UsageError
 from hora.transport import shm
-from hora.wire.addresses import candidates, join
-from hora.wire.door import listen_tcp, peer_of
+from hora.wire.addresses import join
 from hora.wire.frame import SECRET_BYTES, Channel, WireClosed, WireError, WireTimeout
-from hora.wire.messages import Hello, Peer, Refused
+from hora.wire.listen import ip_of, listen_tcp, peer_of
+from hora.wire.messages import Hello, Peer, Refused, Standby
 from hora.wire.reach import Unreachable, reach
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ _SECRET_S = 30.0
 _RETRY_S = 0.01
 _LOOK_S = 0.05  # between looks at a directory that may be on a file server
 _REACH_S = 10.0
+_FOR_EVER_S = 1e9
 _GRACE_S = 5.0  # the hub gives up first, because it knows who is missing
 
 
@@ -62,7 +65,7 @@ class Meeting(NamedTuple):
     peers: tuple[Peer, ...]
     transport: str
     settings: Settings
-    channel: Line
+    channel: HubConnection
     segment_fd: int
     hub_rank: int
     unshared: str = ""
@@ -72,27 +75,40 @@ class Meeting(NamedTuple):
         return len(self.peers)
 
 
-def meet(world: World, settings: Settings, members: tuple[int, ...], generation: int) -> Meeting:
+def meet(
+    world: World, settings: Settings, members: tuple[int, ...], generation: int, ready: bool = True
+) -> Meeting | Standby:
     """Meet the other ``members`` (ranks of ``world``, ascending) of this generation.
 
     Returns once all have come. Raises StallError naming those who did not within ``settings.start_deadline_s``,
     PeerLostError if one of them has died, ShutDownError if this generation is already over, UsageError if the members
     disagree about who they are, EnvironmentUnfit if this launch or machine cannot carry them.
+
+    In an elastic job ``members`` is empty and ``generation`` the last one that this worker was in. Then the launcher
+    decides who is in the next one, and when; it ends workers that it does not need, so this waits for as long as it
+    takes. A worker that is not ``ready`` is put on standby if the job runs already.
     """
     line = _connect(world, settings, members)
-    deadline_s = settings.start_deadline_s(len(members))
-    hello = Hello(generation, world.rank, world.size, os.getpid(), world.host, members, settings, core=shm.available())
+    deadline_s = settings.start_deadline_s(len(members)) if members else _FOR_EVER_S
+    hello = Hello(
+        generation, world.rank, world.size, os.getpid(), world.host, members, settings, shm.available(), ready
+    )
     try:
         greeting = line.greet(hello, deadline_s + _GRACE_S)
     except WireError as error:
         raise _hub_lost(world, members, error) from error
+    finally:  # all have come, or will not
+        for way in _offered.pop(members, ()):
+            way.close()
     if greeting is None:
         raise StallError(f"the hub did not answer within {deadline_s + _GRACE_S:g} s. Is its process stopped?")
     message = greeting.message
     if isinstance(message, Refused):
         raise _REFUSALS.get(message.kind, HoraError)(message.text)
+    if isinstance(message, Standby):
+        return message
     return Meeting(
-        generation=generation,
+        generation=message.generation,
         rank=message.rank,
         peers=message.peers,
         transport=message.transport,
@@ -140,8 +156,9 @@ _REFUSALS: dict[str, type[HoraError]] = {
 }
 
 _lock = threading.Lock()
-_lines: dict[tuple[int, ...], Line] = {}  # by members; under hora run one line serves all, kept under ()
+_lines: dict[tuple[int, ...], HubConnection] = {}  # by members; under hora run one line serves all, kept under ()
 _hubs: dict[tuple[int, ...], Hub] = {}
+_offered: dict[tuple[int, ...], list[HubDiscovery]] = {}  # ways in which this process makes its hub known
 
 
 def _given(world: World) -> bool:
@@ -149,9 +166,9 @@ def _given(world: World) -> bool:
     return world.hub_fd >= 0 or bool(world.hub_addresses)
 
 
-def _connect(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+def _connect(world: World, settings: Settings, members: tuple[int, ...]) -> HubConnection:
     """The line to the hub of these members, opened if need be."""
-    if world.rank not in members:
+    if world.rank not in members and not world.elastic:
         raise UsageError(f"rank {world.rank} cannot be part of a world of ranks {list(members)}, in which it is not.")
     key = () if _given(world) else members
     with _lock:
@@ -169,7 +186,7 @@ def _connect(world: World, settings: Settings, members: tuple[int, ...]) -> Line
         return line
 
 
-def _inherit(world: World) -> Line:
+def _inherit(world: World) -> HubConnection:
     os.set_inheritable(world.hub_fd, False)  # a worker's own children have no business on it
     try:
         sock = socket.socket(fileno=world.hub_fd)
@@ -181,7 +198,7 @@ def _inherit(world: World) -> Line:
     return _open(sock, host_pid=0)
 
 
-def _call(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+def _call(world: World, settings: Settings, members: tuple[int, ...]) -> HubConnection:
     """By the addresses that the launcher handed over."""
     secret = bytes(world.secret)
     env.take_secret()
@@ -203,7 +220,7 @@ def _call(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
         channel = reach(world.hub_addresses, secret, timeout_s=settings.start_deadline_s(len(members)))
     except Unreachable as error:
         raise _unreachable(world.host, "the launcher", error) from error
-    return Line(channel)
+    return HubConnection(channel)
 
 
 def _unreachable(host: str, whom: str, error: Unreachable) -> EnvironmentUnfit:
@@ -224,47 +241,86 @@ def _run_hub(world: World, members: tuple[int, ...]) -> Hub:
     return hub
 
 
-def _find_from_afar(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
-    """Through a file that the hosts share."""
-    path = board(world, members)
-    if world.rank == members[0]:
-        hub = _run_hub(world, members)
-        listener = listen_tcp()
-        interfaces = settings.gloo_iface.split(",") if settings.gloo_iface else []
-        addresses = tuple(join(address, listener.getsockname()[1]) for address in candidates(interfaces))
-        try:
-            Notice(world.host, addresses, hub.secret).put_up(path)
-        except OSError as error:
-            listener.close()
-            raise EnvironmentUnfit(
-                f"rank {world.rank} on {world.host} cannot write {path} ({error}), where the workers on the other "
-                "hosts would find it. Set HORA_RENDEZVOUS_DIR to a directory that all share, or start with hora run."
-            ) from error
-        hub.open_tcp(listener, path=path, expected=len(members))
+def _find_from_afar(world: World, settings: Settings, members: tuple[int, ...]) -> HubConnection:
+    """In whatever way the notice of the lowest rank comes through."""
     deadline_s = settings.start_deadline_s(len(members))
     deadline = time.monotonic() + deadline_s
+    open_ways, closed = discoveries(world, members, deadline_s), dict[str, str]()
+    if not open_ways:
+        address_file(world, members)  # says why
     seen, refused = None, None
-    while True:
-        notice = Notice.read(path)
-        if notice is not None:
-            left_s = max(0.1, deadline - time.monotonic())
-            try:
-                return Line(reach(notice.addresses, notice.secret, timeout_s=min(left_s, _REACH_S)))
-            except Unreachable as error:  # of an earlier job that crashed, perhaps; then it will be replaced
-                seen, refused = notice, error
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_LOOK_S)
+    try:
+        if world.rank == members[0]:
+            seen, _offered[members] = _put_up(world, settings, members, open_ways), open_ways
+        while True:
+            notices = [seen] if world.rank == members[0] else _look(open_ways, closed)
+            for notice in filter(None, notices):
+                left_s = max(0.1, deadline - time.monotonic())
+                try:
+                    return HubConnection(reach(notice.addresses, notice.secret, timeout_s=min(left_s, _REACH_S)))
+                except Unreachable as error:  # of an earlier job that crashed, perhaps; then it will be replaced
+                    seen, refused = notice, error
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_LOOK_S)
+    finally:
+        if members not in _offered:
+            for way in open_ways:
+                way.close()
     if seen is not None and refused is not None:
         raise _unreachable(world.host, f"rank {members[0]} on {seen.host}", refused) from refused
+    tried = "\n".join(
+        f"  {way.what}{': ' + closed[way.what] if way.what in closed else ': nothing'}" for way in open_ways
+    )
     raise StallError(
-        f"{world.host} did not see {path} within {deadline_s:g} s: rank {members[0]}, which writes it, did not call "
-        f"init(), or is on a host that does not share this directory. Rank {world.rank} cannot start without it.\nSet "
-        "HORA_RENDEZVOUS_DIR to a directory that all hosts share, or start the workers with hora run."
+        f"rank {world.rank} on {world.host} did not hear from rank {members[0]} within {deadline_s:g} s, and cannot "
+        f"start without it. It looked\n{tried}\nEither rank {members[0]} did not call init(), and its output says why; "
+        "or name a directory that all hosts share with HORA_RENDEZVOUS_DIR, or start the workers with hora run."
     )
 
 
-def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
+def _put_up(
+    world: World, settings: Settings, members: tuple[int, ...], open_ways: Sequence[HubDiscovery]
+) -> HubAddress:
+    """Run the hub, and make it known in every way there is."""
+    hub = _run_hub(world, members)
+    interfaces = settings.gloo_iface.split(",") if settings.gloo_iface else []
+    listeners = [listen_tcp([address]) for address in addresses_of(world, interfaces)]
+    addresses = tuple(join(ip_of(listener.getsockname()), listener.getsockname()[1]) for listener in listeners)
+    notice = HubAddress(world.host, addresses, hub.secret)
+    failures, path = [], None
+    for way in open_ways:
+        try:
+            way.offer(notice)
+            path = way.path if isinstance(way, FileDiscovery) else path
+        except OSError as error:
+            failures.append(f"  {way.what}: {error}")
+    if len(failures) == len(open_ways):
+        for listener in listeners:
+            listener.close()
+        tried = "\n".join(failures)
+        raise EnvironmentUnfit(
+            f"rank {world.rank} on {world.host} has no way to tell the workers on the other hosts where it is. It "
+            f"tried\n{tried}\nSet HORA_RENDEZVOUS_DIR to a directory that all share, or start with hora run."
+        )
+    for listener in listeners:
+        hub.open_tcp(listener, path=path, expected=len(members))
+        path = None
+    return notice
+
+
+def _look(open_ways: Sequence[HubDiscovery], closed: dict[str, str]) -> list[HubAddress | None]:
+    found = []
+    for way in open_ways:
+        if way.what not in closed:
+            try:
+                found.append(way.look())
+            except OSError as error:
+                closed[way.what] = str(error)
+    return found
+
+
+def _find(world: World, settings: Settings, members: tuple[int, ...]) -> HubConnection:
     """Through a Unix socket."""
     path = socket_path(world.job_key, members)
     if world.rank == members[0]:
@@ -293,7 +349,7 @@ def _find(world: World, settings: Settings, members: tuple[int, ...]) -> Line:
             time.sleep(_RETRY_S)
 
 
-def _open(sock: socket.socket, host_pid: int) -> Line:
+def _open(sock: socket.socket, host_pid: int) -> HubConnection:
     """Take the job's secret, which comes first, and begin to speak."""
     sock.settimeout(_SECRET_S)
     secret = b""
@@ -307,7 +363,7 @@ def _open(sock: socket.socket, host_pid: int) -> Line:
         raise WireTimeout(f"the hub said nothing for {_SECRET_S:g} s") from error
     except ConnectionError as error:
         raise WireClosed(str(error)) from error
-    return Line(Channel(sock, secret, "worker"), host_pid=host_pid)
+    return HubConnection(Channel(sock, secret, "worker"), host_pid=host_pid)
 
 
 def _hub_lost(world: World, members: tuple[int, ...], error: WireError) -> PeerLostError:
@@ -322,5 +378,6 @@ with contextlib.suppress(AttributeError):  # a forked child must not speak on it
     def _after_fork() -> None:
         _lines.clear()
         _hubs.clear()
+        _offered.clear()
 
     os.register_at_fork(after_in_child=_after_fork)

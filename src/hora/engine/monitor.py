@@ -1,4 +1,4 @@
-"""The monitor: one quiet thread that watches while the others work.
+"""The monitor: one background thread that looks for deadlocks and stalls, and writes the timeline.
 
 It looks four times a second for deadlocks and stalls while something of this rank is in flight, and twenty times for
 timeline events to write, if there is a timeline. It never touches data, so what it watches cannot make it hang; and a
@@ -14,7 +14,16 @@ from collections.abc import Sequence
 
 from hora.config.settings import Settings
 from hora.engine.backend import Backend
-from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, silence_text, standing, warning_text
+from hora.engine.stall import (
+    SilentRank,
+    StallFailure,
+    StallGiveUp,
+    StallWarning,
+    StallWatch,
+    silence_text,
+    standing,
+    warning_text,
+)
 from hora.engine.timeline import Timeline
 from hora.errors import HoraError
 
@@ -23,7 +32,7 @@ __all__ = ["Monitor"]
 _log = logging.getLogger("hora")
 _EVERY_S = 0.25
 _WRITE_EVERY_S = 0.05  # there are scripts that read their timeline a tenth of a second later
-_PATIENCE_S = 0.3  # an operation that is done within this is not looked at
+_LONGEST_WAIT_S = 0.3  # an operation that is done within this is not looked at
 
 
 class Monitor:
@@ -88,7 +97,7 @@ class Monitor:
                     continue
                 look_at = now + _EVERY_S
                 busy_since = (busy_since or now) if self._size > 1 and self._backend.waiting() else 0.0
-                if busy_since and now - busy_since >= _PATIENCE_S:
+                if busy_since and now - busy_since >= _LONGEST_WAIT_S:
                     self._look()
             except HoraError:
                 continue  # the generation is ending; whoever waits is told by the backend
@@ -100,14 +109,14 @@ class Monitor:
         fail_s = self._settings.stall_fail_s
         for action in self._stall.look(self._backend.snapshot(), time.monotonic()):
             match action:
-                case Fail(pending=pending, kind=kind, text=text):
+                case StallFailure(pending=pending, kind=kind, text=text):
                     stacks = self._stacks(pending.missing) if kind == "stall" else {}
                     self._backend.fail(pending, kind, "\n".join([text, *standing(stacks)]))
-                case GiveUp(rank=rank, status=status):
+                case StallGiveUp(rank=rank, status=status):
                     self._backend.give_up(rank, status)
-                case Silence():
+                case SilentRank():
                     _log.warning(silence_text(action, fail_s))
-                case Warn(missing=missing):
+                case StallWarning(missing=missing):
                     _log.warning(warning_text(action, self._stacks(missing), fail_s))
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:

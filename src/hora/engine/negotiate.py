@@ -1,7 +1,7 @@
 """One rank's side of agreement by messages: from a submitted operation to work that is ready to be carried out.
 
-Pure: requests and messages in, messages and work out. ``engine.talk`` drives it over a line to the hub, and
-``engine.simulate`` over a queue. Not thread-safe; its driver holds a lock.
+Pure: requests and messages in, messages and work out. ``engine.message_backend`` drives it over the connection to the
+hub, and ``tests.engine.simulate`` over a queue. Not thread-safe; its driver holds a lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hora.engine.agree import Key
-from hora.engine.backend import Outcome
+from hora.engine.backend import OperationOutcome
 from hora.engine.explain import lost
 from hora.engine.request import Request
 from hora.errors import (
@@ -23,33 +23,33 @@ from hora.errors import (
     ShutDownError,
     StallError,
 )  # fmt: skip
-from hora.transport.base import Buffer
+from hora.types import Buffer
 from hora.wire.messages import (
     Again,
     AnyMessage,
-    Batch,
-    Caution,
     Died,
-    Failure,
     Farewell,
+    HubDecisions,
     Join,
     JoinDone,
     Left,
     Message,
+    OperationBatch,
+    OperationFailure,
+    OperationWarning,
     Peer,
-    Plan,
     Refused,
     Submit,
 )  # fmt: skip
 
-__all__ = ["Ender", "Negotiator", "TalkTicket", "Work", "peer_lost", "shut_down"]
+__all__ = ["Ender", "MessageTicket", "Negotiator", "Work", "peer_lost", "shut_down"]
 
 _log = logging.getLogger("hora")
 
 Ender = Callable[[str], HorovodInternalError]  # what waiting for the operation of this name ends in
 
 
-class TalkTicket:
+class MessageTicket:
     """An operation in flight: what was asked for, and how it ended once ``done``."""
 
     __slots__ = ("done", "error", "id", "inputs", "outcome", "outputs", "request")
@@ -58,10 +58,10 @@ class TalkTicket:
         self.request, self.inputs, self.outputs = request, tuple(inputs), tuple(outputs)
         self.id = 0  # the number it was sent by, 0 if in full
         self.done = False
-        self.outcome: Outcome | None = None
+        self.outcome: OperationOutcome | None = None
         self.error: HorovodInternalError | None = None
 
-    def result(self) -> Outcome:
+    def result(self) -> OperationOutcome:
         """The outcome of a finished operation, or its error."""
         if self.error is not None:
             raise self.error.with_traceback(None)  # each wait gets a traceback of its own
@@ -72,7 +72,7 @@ class TalkTicket:
 class Work(NamedTuple):
     """Operations to carry out in one go, now, after all work that came before."""
 
-    tickets: tuple[TalkTicket, ...]
+    tickets: tuple[MessageTicket, ...]
     contributors: tuple[int, ...]
     divisor: int
     received: tuple[tuple[int, ...], ...]
@@ -100,17 +100,17 @@ class Negotiator:
     """The operations of one rank in one generation. ``on_done`` hears of each as it ends, well or not."""
 
     def __init__(
-        self, generation: int, rank: int, peers: Sequence[Peer], on_done: Callable[[TalkTicket], None] | None = None
+        self, generation: int, rank: int, peers: Sequence[Peer], on_done: Callable[[MessageTicket], None] | None = None
     ) -> None:
         self.generation, self.rank, self.peers = generation, rank, tuple(peers)
         self._on_done = on_done
         self.work: deque[Work] = deque()  # ready, in the order all ranks keep
         self.left = False  # the hub has taken leave of this rank: no more work will come
         self.joined: JoinDone | None = None  # how the last join ended
-        self._tickets: dict[Key, TalkTicket] = {}  # in flight
+        self._tickets: dict[Key, MessageTicket] = {}  # in flight
         self._numbers: dict[Key, tuple[int, Request]] = {}  # what may be submitted by number
         self._keys: dict[int, Key] = {}
-        self._unsent: list[TalkTicket] = []
+        self._unsent: list[MessageTicket] = []
         self._messages: list[Message] = []
         self._end: Ender | None = None
 
@@ -123,7 +123,7 @@ class Negotiator:
     def unsent(self) -> bool:
         return bool(self._unsent or self._messages)
 
-    def submit(self, request: Request, inputs: Sequence[Buffer] = (), outputs: Sequence[Buffer] = ()) -> TalkTicket:
+    def submit(self, request: Request, inputs: Sequence[Buffer] = (), outputs: Sequence[Buffer] = ()) -> MessageTicket:
         """Take an operation; it is announced with the next ``outgoing``."""
         if self._end is not None:
             raise self._end(request.name)
@@ -134,7 +134,7 @@ class Negotiator:
                 "has not finished. A name stands for one operation at a time: wait for the first, or give them "
                 "different names."
             )
-        ticket = self._tickets[key] = TalkTicket(request, inputs, outputs)
+        ticket = self._tickets[key] = MessageTicket(request, inputs, outputs)
         self._unsent.append(ticket)
         return ticket
 
@@ -165,7 +165,7 @@ class Negotiator:
         if self._end is not None and not isinstance(message, Farewell):
             return
         match message:
-            case Plan(batches=batches, notices=notices, forget=forget):
+            case HubDecisions(batches=batches, notices=notices, forget=forget):
                 for batch in batches:
                     self._take(batch)
                 for notice in notices:
@@ -191,7 +191,7 @@ class Negotiator:
             case _:
                 _log.debug("rank %d does not know what to do with a %s", self.rank, type(message).__name__)
 
-    def finish(self, work: Work, outcomes: Sequence[Outcome]) -> None:
+    def finish(self, work: Work, outcomes: Sequence[OperationOutcome]) -> None:
         """The first piece of ``work`` is done; it stays there while it is being done."""
         if self.work and self.work[0] is work:
             self.work.popleft()
@@ -221,7 +221,7 @@ class Negotiator:
 
     # ---- plans ----
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: OperationBatch) -> None:
         tickets = []
         for op in batch.ops:
             if isinstance(op, int):
@@ -240,17 +240,17 @@ class Negotiator:
         self._numbers[key] = (number, self._tickets[key].request)
         self._keys[number] = key
 
-    def _heed(self, notice: Failure | Caution) -> None:
-        if isinstance(notice, Caution):
+    def _heed(self, notice: OperationFailure | OperationWarning) -> None:
+        if isinstance(notice, OperationWarning):
             _log.warning("%s", notice.text)
             return
         ticket = self._tickets.get((notice.name, notice.members))
         if ticket is not None:
             self._settle(ticket, _ERRORS.get(notice.kind, HorovodInternalError)(notice.text))
 
-    def _settle(self, ticket: TalkTicket, result: Outcome | HorovodInternalError) -> None:
+    def _settle(self, ticket: MessageTicket, result: OperationOutcome | HorovodInternalError) -> None:
         del self._tickets[ticket.request.name, ticket.request.members]
-        if isinstance(result, Outcome):
+        if isinstance(result, OperationOutcome):
             ticket.outcome = result
         else:
             ticket.error = result

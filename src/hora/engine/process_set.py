@@ -100,10 +100,9 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    process_set_id = 0
-
     def __init__(self) -> None:
         super().__init__([])
+        self.process_set_id = 0  # its own, which is found faster than its class's: every call looks at it
         self._ranks = None
 
 

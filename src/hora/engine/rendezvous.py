@@ -6,31 +6,16 @@ two ways, and within its deadline: all are there, or everyone who came is told w
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hora.engine.explain import compact_ranks
+from hora.engine.gathering import HelloRefused, MembersReady
 from hora.wire.messages import Hello
 
-__all__ = ["Gathered", "Rendezvous", "TurnedAway"]
+__all__ = ["Rendezvous"]
 
 Key = tuple[tuple[int, ...], int]
 
 
-class Gathered(NamedTuple):
-    """All members have come."""
-
-    hellos: tuple[Hello, ...]  # in the order of members
-
-
-class TurnedAway(NamedTuple):
-    """``hello`` cannot be answered with a welcome; ``kind`` as in ``messages.Refused``."""
-
-    hello: Hello
-    kind: str
-    text: str
-
-
-Outcome = Gathered | TurnedAway
+Outcome = MembersReady | HelloRefused
 
 
 class Rendezvous:
@@ -50,17 +35,17 @@ class Rendezvous:
     def hello(self, hello: Hello, now: float) -> list[Outcome]:
         """A worker has come."""
         if (text := self._invalid(hello)) is not None:
-            return [TurnedAway(hello, "usage", text)]
+            return [HelloRefused(hello, "usage", text)]
         newest = self._newest.get(hello.members, -1)
         if hello.generation <= newest:
             text = (
                 f"rank {hello.rank} asked for generation {hello.generation}, but generation {newest} of these ranks "
                 "has already begun: this process is left over from an earlier one. It must not go on; end it."
             )
-            return [TurnedAway(hello, "stale", text)]
+            return [HelloRefused(hello, "stale", text)]
         for rank in hello.members:
             if rank in self._gone:
-                return [TurnedAway(hello, "lost", self._lost_text(rank))]
+                return [HelloRefused(hello, "lost", self._lost_text(rank))]
         key = (hello.members, hello.generation)
         came = self._gatherings.setdefault(key, {})
         came[hello.rank] = hello
@@ -71,17 +56,23 @@ class Rendezvous:
         self._drop(key)
         self._newest[hello.members] = hello.generation
         overtaken = [k for k in self._gatherings if k[0] == hello.members and k[1] < hello.generation]
-        return [Gathered(tuple(came[rank] for rank in hello.members)), *self._turn_away_all(overtaken, "stale")]
+        return [MembersReady(tuple(came[rank] for rank in hello.members)), *self._turn_away_all(overtaken, "stale")]
 
-    def ended(self, rank: int, status: str) -> list[Outcome]:
+    def ended(self, rank: int, status: str, *, left: bool = False) -> list[Outcome]:
         """The process of ``rank`` has ended; nobody need wait for it."""
         self._gone[rank] = status
         outcomes: list[Outcome] = []
         for key in [key for key in self._gatherings if rank in key[0]]:
             for hello in self._drop(key).values():
                 if hello.rank != rank:
-                    outcomes.append(TurnedAway(hello, "lost", self._lost_text(rank)))
+                    outcomes.append(HelloRefused(hello, "lost", self._lost_text(rank)))
         return outcomes
+
+    def given_up(self, by: int, rank: int, status: str, *, host: bool) -> list[Outcome]:
+        return []  # the generation ends, and with it the job
+
+    def entered(self, rank: int) -> list[Outcome]:
+        return []
 
     def started(self, rank: int) -> None:
         """A new process for ``rank``."""
@@ -141,7 +132,7 @@ class Rendezvous:
                         "start alone.\nLook at what the missing did instead; raise HORA_START_TIMEOUT if starting "
                         "only takes longer."
                     )
-            outcomes += [TurnedAway(hello, kind, text) for hello in self._drop((members, generation)).values()]
+            outcomes += [HelloRefused(hello, kind, text) for hello in self._drop((members, generation)).values()]
         return outcomes
 
     def _drop(self, key: Key) -> dict[int, Hello]:

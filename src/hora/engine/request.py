@@ -1,20 +1,50 @@
-"""A request: what one rank says about one operation, and the fingerprint that tells whether two ranks said the same.
+"""One operation as its caller describes it (``OperationSpec``), and as one rank tells the others (``Request``).
 
-A request is all that agreement needs to know; it never holds the data. It travels as msgpack.
+A request is all that agreement needs to know; it never holds the data. It is sent as msgpack, and its fingerprint tells
+whether two ranks asked for the same.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.engine.process_set import ProcessSet
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 
-__all__ = ["Request", "Segment"]
+__all__ = ["OperationSpec", "Request", "TensorSpec", "forms"]
+
+_SUM = Reduction(ReduceOp.SUM)
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+def forms(buffers: Sequence[Buffer]) -> tuple[tuple[DType, tuple[int, ...]], ...]:
+    """The element types and shapes of some memory."""
+    return tuple([(buffer.dtype, buffer.shape) for buffer in buffers])
+
+
+class OperationSpec(NamedTuple):
+    """What a caller wants done to tensors of these forms; ``engine.prepare`` makes an operation of it.
+
+    Without a name it gets a number, counted per kind and set, so all ranks must make their unnamed calls in the same
+    order. ``process_set`` is all ranks unless given. ``root`` is a global rank.
+    """
+
+    kind: Kind
+    name: str | None
+    tensors: tuple[tuple[DType, tuple[int, ...]], ...] = ()
+    process_set: ProcessSet | None = None
+    how: Reduction = _SUM
+    root: int = -1
+    splits: tuple[int, ...] | None = None
+    device: str = "cpu"
+    grouped: bool = False
+
+
+class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a request: its element type and shape."""
 
     dtype: DType
@@ -40,29 +70,26 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     rank. ``line`` is the user's source line; ``named`` is False where the name was made from a counter, and then two
     different lines under one name are suspicious.
 
-    >>> a = Request(Kind.ALLREDUCE, "allreduce.x", (Segment(DType.FLOAT32, (3,)),), (0, 1), line="a.py:1")
-    >>> b = Request(Kind.ALLREDUCE, "allreduce.x", (Segment(DType.FLOAT32, (3,)),), (0, 1), line="b.py:9")
+    >>> a = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (3,)),), (0, 1), line="a.py:1")
+    >>> b = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (3,)),), (0, 1), line="b.py:9")
     >>> a.fingerprint() == b.fingerprint()
     True
-    >>> c = Request(Kind.ALLREDUCE, "allreduce.x", (Segment(DType.FLOAT32, (4,)),), (0, 1))
+    >>> c = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (4,)),), (0, 1))
     >>> a.fingerprint() == c.fingerprint()
     False
     """
 
     kind: Kind
     name: str
-    segments: tuple[Segment, ...]
+    segments: tuple[TensorSpec, ...]
     members: tuple[int, ...]
-    op: ReduceOp = ReduceOp.SUM
+    how: Reduction = _SUM
     root: int = -1
-    prescale: float = 1.0
-    postscale: float = 1.0
     device: str = "cpu"
     splits: tuple[int, ...] | None = None
     grouped: bool = False
     named: bool = True
     line: str = "?"
-    wire: DType | None = None  # of an allreduce of FLOAT32: the type that its values are rounded to between hosts
     cut: int = 0  # segments that are left out where it is only described, for want of room
 
     @property
@@ -71,15 +98,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     def fingerprint(self) -> int:
         """64 bits over everything that must be equal on all ranks; never 0."""
-        free_rows = self.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
-        shapes = [(len(s.shape), *s.shape[1:]) if free_rows else s.shape for s in self.segments]
-        dtypes = [int(s.dtype) for s in self.segments]
-        must_match = (
-            int(self.kind), dtypes, shapes, int(self.op), self.root, self.prescale, self.postscale, self.device,
-            self.grouped, self.wire,
-        )  # fmt: skip
-        digest = hashlib.blake2b(msgspec.msgpack.encode(must_match), digest_size=8).digest()
-        return int.from_bytes(digest, "little") or 1
+        return _fingerprint(self.kind, self.segments, self.how, self.root, self.device, self.grouped)
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -87,6 +106,17 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def decode(data: bytes) -> Request:
         return _decoder.decode(data)
+
+
+@functools.lru_cache(maxsize=256)  # calls without a name differ in that, which does not have to match
+def _fingerprint(
+    kind: Kind, segments: tuple[TensorSpec, ...], how: Reduction, root: int, device: str, grouped: bool
+) -> int:
+    free_rows = kind in (Kind.ALLGATHER, Kind.ALLTOALL)
+    shapes = [(len(s.shape), *s.shape[1:]) if free_rows else s.shape for s in segments]
+    must_match = (int(kind), [int(s.dtype) for s in segments], shapes, how, root, device, grouped)
+    digest = hashlib.blake2b(msgspec.msgpack.encode(must_match), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 _decoder = msgspec.msgpack.Decoder(Request)

@@ -1,4 +1,4 @@
-"""The session: Hora in this process, from ``init`` to ``shutdown``, and who and where this process is.
+"""The session: Hora in this process, from ``init`` to ``shutdown``.
 
 ``init`` finds the world (``config.world``), meets the others (``engine.meet``) and starts the backend that they agreed
 on. It can be called again after ``shutdown``; each time is a new generation.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import logging
 import os
 import sys
@@ -24,36 +23,30 @@ from hora.config.settings import Settings
 from hora.config.world import World, detect, places
 from hora.config.world import is_homogeneous as is_homogeneous_hosts
 from hora.engine.backend import Backend
+from hora.engine.choice import LINKED
 from hora.engine.core import Engine
 from hora.engine.frames import final, told
+from hora.engine.hub_connection import HubConnection
 from hora.engine.meet import Meeting, disconnect, meet
 from hora.engine.monitor import Monitor
 from hora.engine.process_set import ProcessSet, gather_ranks
 from hora.engine.timeline import Timeline
-from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
+from hora.errors import EnvironmentUnfit, NotInitializedError, PeerLostError, ShutDownError, UsageError
 from hora.transport import movers, preload, shm
-from hora.wire.messages import Peer
+from hora.wire.frame import WireError
+from hora.wire.messages import Entered, Peer, Standby
 
 __all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "engine",
-    "gloo_built",
-    "gloo_enabled",
+    "generation",
     "init",
-    "is_homogeneous",
+    "is_elastic",
     "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
+    "is_on_standby",
+    "launcher_lost",
+    "may_grow",
+    "others_wait",
     "rank",
-    "rocm_built",
     "shutdown",
     "size",
     "start_timeline",
@@ -66,15 +59,19 @@ _lock = threading.RLock()
 current: Engine | None = None  # the running engine; front-ends that must be fast look here instead of calling engine()
 _monitor: Monitor | None = None
 _generation = 0
+_line: HubConnection | None = None  # to the hub, while there is one
+_aside: Standby | None = None  # elastic: the job runs without this worker, which prepares itself alone
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None, *, ready: bool = False) -> None:
     """Start Hora in this process; returns once all workers have called it. Called again while it runs, does nothing.
 
     Args:
         comm: all workers (None), a list of the ranks that form a world of their own, or an mpi4py communicator.
         process_sets: sets to make known, the same on all ranks; "dynamic" is Horovod's word for sets that are added
             later, which is always possible here.
+        ready: for ``hora.elastic`` only: this worker is to be in the next generation of an elastic job. Without that,
+            one that comes while the job runs is alone at first, until it enters ``elastic.run``.
 
     >>> init()
     >>> rank(), size()      # alone, unless a launcher started several
@@ -90,9 +87,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         env.keep_from_children(str(preload.LIBRARY))
         _set_up_logging(settings, world.rank)
         members = _members(comm, world)
-        _generation += 1
+        if not world.elastic:
+            _generation += 1
         with limits_named(f"rank {world.rank} cannot start"):
-            started = _start(world, settings, members)
+            started = _meet(world, settings, members, ready)
         try:
             if process_sets is not None and not isinstance(process_sets, str):
                 started.process_sets.add_all(process_sets)
@@ -104,7 +102,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             started.close()
             raise
         current = started
-        if settings.timeline not in ("", "DYNAMIC"):
+        if settings.timeline not in ("", "DYNAMIC") and _aside is None:  # who prepares itself has no rank yet
             start_timeline(settings.timeline, settings.timeline_mark_cycles)
 
 
@@ -123,6 +121,44 @@ def shutdown() -> None:
             ending.close()  # or the others would see a death
 
 
+def generation() -> int:
+    """The number of the current generation, or of the last one; 0 before the first."""
+    return _generation
+
+
+def is_elastic() -> bool:
+    """Whether this worker belongs to an elastic job, in which others may come and go."""
+    return detect(env.environ()).elastic if current is None else current.world.elastic
+
+
+def may_grow() -> bool:
+    """Whether a program that is compiled now may later run with other workers: then being alone is no reason to leave a
+    collective out of it."""
+    return current is not None and current.world.elastic
+
+
+def is_on_standby() -> bool:
+    """Elastic: whether the job runs already, and this worker prepares itself alone until it is ready to be in it."""
+    return _aside is not None
+
+
+def launcher_lost() -> str:
+    """Why nothing more can be heard from the launcher; empty if all is well."""
+    return _line.lost if _line is not None else ""
+
+
+def others_wait() -> bool:
+    """Elastic: whether the launcher wants the workers to come for a new generation, with others."""
+    return _line is not None and _line.updated >= _generation
+
+
+def can_meet_others() -> None:
+    """Elastic: tell the launcher that this worker can meet others in a new generation."""
+    if _line is not None and is_elastic():
+        with contextlib.suppress(WireError):  # then everything fails anyway
+            _line.send(Entered(_generation))
+
+
 def is_initialized() -> bool:
     """Whether ``init`` was called, and not ``shutdown`` since."""
     return current is not None
@@ -137,97 +173,12 @@ def engine() -> Engine:
 
 def rank() -> int:
     """This worker's number, from 0 to ``size() - 1``."""
-    return engine().rank
+    return engine().rank if _aside is None else _aside.rank
 
 
 def size() -> int:
     """How many workers there are."""
-    return engine().size
-
-
-def local_rank() -> int:
-    """This worker's number on its host: which GPU to take."""
-    return engine().world.local_rank
-
-
-def local_size() -> int:
-    """How many workers are on this host."""
-    return engine().world.local_size
-
-
-def cross_rank() -> int:
-    """The number of this host among those that have a worker with this local rank."""
-    return engine().world.cross_rank
-
-
-def cross_size() -> int:
-    """How many hosts have a worker with this local rank."""
-    return engine().world.cross_size
-
-
-def is_homogeneous() -> bool:
-    """Whether every host has the same number of workers."""
-    return engine().world.homogeneous
-
-
-# ---- what is there ----
-
-
-def mpi_threads_supported() -> bool:
-    """True: Hora never calls MPI from two threads at once, so any MPI will do."""
-    engine()
-    return True
-
-
-def mpi_built() -> bool:
-    """Whether MPI can carry data (mpi4py is installed)."""
-    return importlib.util.find_spec("mpi4py") is not None
-
-
-def mpi_enabled() -> bool:
-    """Whether MPI carries data now."""
-    return engine().transport.endswith("mpi")
-
-
-def gloo_built() -> bool:
-    """Whether Gloo can carry data (torch is installed)."""
-    return importlib.util.find_spec("torch") is not None
-
-
-def gloo_enabled() -> bool:
-    """Whether Hora's own engine is in charge, as it always is: it takes the place of Horovod's Gloo controller."""
-    return True
-
-
-def nccl_built() -> int:
-    """The version of NCCL as one number (2.21.5 is 22105), 0 if torch has none."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return 0
-    major, minor, patch = torch.cuda.nccl.version()
-    return int(major * 10000 + minor * 100 + patch)
-
-
-def ddl_built() -> bool:
-    """False: IBM's DDL is no more."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: oneCCL is not used."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Whether torch was built for CUDA."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.version.cuda is not None
-
-
-def rocm_built() -> bool:
-    """Whether torch was built for ROCm."""
-    torch = sys.modules.get("torch")
-    return torch is not None and getattr(torch.version, "hip", None) is not None
+    return engine().size if _aside is None else _aside.size
 
 
 # ---- timeline ----
@@ -239,7 +190,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     assert _monitor is not None
     timeline = Timeline(
         os.fspath(file_path), running.rank, activity=running.transport.upper(), mark_cycles=mark_cycles,
-        max_bytes=running.settings.timeline_max_bytes,
+        max_bytes=running.settings.timeline_max_bytes, generation=_generation if running.world.elastic else 1,
     )  # fmt: skip
     _monitor.record(timeline)
 
@@ -255,6 +206,10 @@ def stop_timeline() -> None:
 
 
 def _members(comm: Any, world: World) -> tuple[int, ...]:
+    if world.elastic:
+        if comm is not None:
+            raise UsageError("init(comm=…) in an elastic job: the launcher decides who is in it. Call init() alone.")
+        return ()
     if comm is None:
         return tuple(range(world.size))
     if hasattr(comm, "Get_group"):  # an mpi4py communicator
@@ -266,66 +221,105 @@ def _members(comm: Any, world: World) -> tuple[int, ...]:
     return members or tuple(range(world.size))
 
 
-def _start(world: World, settings: Settings, members: tuple[int, ...]) -> Engine:
+def _start_single(world: World, settings: Settings) -> Engine | None:
+    """An engine for a world of one; None if it cannot be had without a hub."""
+    from hora.engine.table import TableBackend
+
+    alone = (Peer(0, world.rank, os.getpid(), world.host),)
+    try:
+        segment = shm.create_segment(1, _generation, settings)
+    except (OSError, EnvironmentUnfit):
+        if settings.transport == "shm":
+            raise
+        return None
+    with contextlib.closing(segment):
+        backend = TableBackend(segment.fd, 0, alone, settings, _generation)
+        return Engine(world, settings, 0, "shm", alone, backend, os.urandom(32))
+
+
+def _meet(world: World, settings: Settings, members: tuple[int, ...], ready: bool) -> Engine:
+    """``_start``; in an elastic job again, with those who are left, if one is lost on the way."""
+    while True:
+        try:
+            return _start(world, settings, members, ready or _generation > 0)
+        except (PeerLostError, ShutDownError) as error:
+            if not world.elastic or launcher_lost():
+                raise
+            _log.info("a worker was lost while the others met: %s", error)
+
+
+def _start(world: World, settings: Settings, members: tuple[int, ...], ready: bool) -> Engine:
     """Meet the others and start the backend that serves where they are."""
     from hora.engine.table import TableBackend
 
+    global _generation, _line, _aside
+    _aside = None
     if len(members) == 1 and shm.available() and settings.transport != "gloo":
         if members != (world.rank,):
             raise UsageError(f"rank {world.rank} is not in comm={list(members)}, the world it wants to be part of.")
-        alone = (Peer(0, world.rank, os.getpid(), world.host),)
-        try:
-            segment = shm.create_segment(1, _generation, settings)
-        except (OSError, EnvironmentUnfit):
-            if settings.transport == "shm":
-                raise
-        else:
-            with contextlib.closing(segment):
-                backend: Backend = TableBackend(segment.fd, 0, alone, settings, _generation)
-                return Engine(world, settings, 0, "shm", alone, backend, os.urandom(32))
-    meeting = meet(world, settings, members, _generation)
+        if (found := _start_single(world, settings)) is not None:
+            return found
+    if world.elastic and not shm.available():
+        raise EnvironmentUnfit(f"an elastic job needs Hora's C core: {shm.why_not()}.")
+    meeting = meet(world, settings, members, _generation, ready)
+    if isinstance(meeting, Standby):
+        beside = _start_single(world, settings)
+        if beside is None:
+            raise EnvironmentUnfit("an elastic job needs shared memory, which cannot be had on this host.")
+        _aside = meeting
+        return beside
+    backend: Backend
+    _generation, _line = meeting.generation, meeting.channel
     rank_, size_, peers = meeting.rank, meeting.size, meeting.peers
     hosts = [peer.host for peer in peers]
-    if size_ < world.size or len(set(hosts)) > 1:  # a part of the launched world, or more than its launcher could say
+    if (
+        world.elastic or size_ < world.size or len(set(hosts)) > 1
+    ):  # a part of the launched world, or more than its launcher could say
         world = msgspec.structs.replace(
             world, rank=rank_, size=size_, homogeneous=is_homogeneous_hosts(hosts), **places(hosts)[rank_]._asdict()
         )
     made: shm.Segment | None = None
     if to_share := meeting.transport == "shm" and meeting.segment_fd < 0:
-        meeting, made = _share_segment(meeting)
-    if meeting.transport == "shm+tcp":
+        from hora.engine.hosttable import share_segment
+
+        meeting, made = share_segment(meeting)
+    if meeting.transport in LINKED:
         from hora.engine import links
 
-        backend = links.start(meeting)
+        backend, made = links.start(meeting, elastic=world.elastic)
     elif meeting.transport == "shm":
         try:
             backend = TableBackend(meeting.segment_fd, rank_, peers, meeting.settings, _generation, meeting.channel)
         finally:
             os.close(meeting.segment_fd)
-        if movers.gpus_present():
-            from hora.engine import split, talk
-
-            backend = split.SplitBackend(backend, lambda: talk.start(meeting._replace(transport="gloo")))
     else:
         backend = _talk(meeting)
+    if (meeting.transport in LINKED or meeting.transport == "shm") and (kind := movers.device_kind()):
+        from hora.engine import message_backend, split
+
+        backend = split.SplitBackend(backend, lambda: message_backend.start(meeting._replace(transport="gloo")), kind)
     key = meeting.channel.key_for(f"generation {_generation}")
     started = Engine(world, meeting.settings, rank_, meeting.transport, peers, backend, key)
-    made = getattr(backend, "segment", None) or made
-    if meeting.transport == "shm+tcp" or (to_share and meeting.transport == "shm"):
-        started.meet_all("init shared memory")
-        if made is not None:
-            made.close()  # all have opened it
+    if meeting.transport in LINKED or (to_share and meeting.transport == "shm"):
+        try:
+            started.meet_all("init shared memory")
+        except BaseException:
+            started.close()
+            raise
+        finally:
+            if made is not None:
+                made.close()  # all have opened it
     return started
 
 
 def _talk(meeting: Meeting) -> Backend:
     """The message backend; where shared memory might have been expected, why it is not used is told once."""
-    from hora.engine import talk
+    from hora.engine import message_backend
 
     expected = len({peer.host for peer in meeting.peers}) == 1 and meeting.settings.transport == "auto"
     reason = (meeting.unshared or shm.why_not()).rstrip(".") if expected else ""
     try:
-        backend = talk.start(meeting)
+        backend = message_backend.start(meeting)
     except EnvironmentUnfit as error:
         if not reason:
             raise
@@ -333,30 +327,6 @@ def _talk(meeting: Meeting) -> Backend:
     if reason and meeting.rank == 0:
         _log.warning("running on Gloo, several times slower than shared memory: %s.", reason)
     return backend
-
-
-def _share_segment(meeting: Meeting) -> tuple[Meeting, shm.Segment | None]:
-    """The memory of a host whose hub is on another one: the first rank makes it.
-
-    Returns the meeting with a descriptor of it, or with Gloo, on all ranks, if it cannot be made; and what was made
-    here.
-    """
-    from hora.engine.hosttable import make_segment, open_segment, refusal
-
-    line, generation, settings = meeting.channel, meeting.generation, meeting.settings
-    made = None
-    if meeting.rank == 0:
-        made, where = make_segment(meeting.size, generation, settings)
-        line.store_set(generation, "shm", where)
-    else:
-        told = line.store_get(generation, "shm", settings.start_timeout_s)
-        where = b"" if told is None else told
-    if reason := refusal(where):
-        if settings.transport == "shm":
-            raise EnvironmentUnfit(f"shared memory was asked for (transport 'shm') but cannot be had: {reason}")
-        return meeting._replace(transport="gloo", unshared=reason), None
-    fd = os.dup(made.fd) if made is not None else open_segment(where or None, meeting.peers[0])
-    return meeting._replace(segment_fd=fd), made
 
 
 # ---- the process around it ----
@@ -400,8 +370,8 @@ def _leave_last_words(kind: type[BaseException], error: BaseException, trace: An
 
 def _forget_after_fork() -> None:
     """A forked child is not a worker: it must neither speak for its parent nor leave in its name."""
-    global current, _monitor
-    current = _monitor = None
+    global current, _monitor, _line
+    current = _monitor = _line = None
 
 
 _excepthook_before = sys.excepthook

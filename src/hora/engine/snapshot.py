@@ -1,8 +1,8 @@
-"""Snapshots on the wire: what hundreds of ranks say alike travels once.
+"""Snapshots on the wire: what hundreds of ranks have in common is sent once.
 
-A set of ranks is written once and from then on by its number. Requests that must match, do match and come from one line
-count as one, whatever operation they are for: of a step's gradients that one rank of 256 has not submitted, each takes
-a few dozen bytes and not a request for every rank.
+A set of ranks is written once, and then by its number. Requests that match and come from one source line are written
+once. So if one rank of 256 has not submitted the gradients of a step, each gradient takes a few dozen bytes, and not a
+request for every rank.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Numbers:
 
 def pack(snapshot: Snapshot) -> bytes:
     """
-    >>> from hora.transport.base import Kind
+    >>> from hora.types import Kind
     >>> request = Request(Kind.BARRIER, "barrier.x", (), (0, 1, 2), line="train.py:7")
     >>> pending = Pending("barrier.x", (0, 1, 2), {0: request, 1: request}, 2.5, (2,))
     >>> snapshot = Snapshot(9, (RankState(0, 77, True, (("barrier.x", (0, 1, 2)),)),), (pending,))

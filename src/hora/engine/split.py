@@ -1,44 +1,37 @@
-"""Two backends side by side, for one host with GPUs: tensors on the host stay with the table in shared memory, those
-on GPUs are agreed on by messages and carried by NCCL.
+"""Two backends side by side, where there are GPUs: tensors on the host stay with the table in shared memory (and what
+connects the hosts' tables), those on GPUs are agreed on by messages and carried by NCCL.
 
 The second is started by the first operation on a GPU. The two know nothing of each other; what concerns both is here:
-joining, leaving, and a tensor that is on a GPU on some ranks and on the host on others. That would leave one backend
-waiting for what the other has, so it is looked for, and fails on all of these ranks with what each of them said.
+joining, leaving, and a tensor that is on a GPU on some ranks and on the host on others. Then each backend would
+wait for the other's ranks, so this is looked for, and the operation fails on all of them with every rank's device.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from hora.engine.backend import Backend, Event, Outcome, Pending, RankState, Snapshot, Ticket
+from hora.engine.backend import Backend, Operation, OperationEvent, Pending, RankState, Snapshot
 from hora.engine.explain import explain_mismatch
-from hora.engine.negotiate import TalkTicket
 from hora.engine.request import Request
-from hora.transport.base import Buffer
 
 __all__ = ["SplitBackend"]
 
-_PATIENCE_S = 1.0  # operations younger than this may be two that happen to have one name
+_LONGEST_WAIT_S = 1.0  # operations younger than this may be two that happen to have one name
 
 
-class SplitBackend:
-    """``engine.backend.Backend`` over ``host``, and over what ``start`` makes for GPUs, whose tickets are TalkTickets.
+class SplitBackend(Backend):
+    """``engine.backend.Backend`` over ``host``, and over what ``start`` makes for GPUs."""
 
-    Whatever else the host's backend offers (memory that is shared, calls that are repeated) is offered here too.
-    """
-
-    carries = ("cuda",)
-
-    def __init__(self, host: Backend, start: Callable[[], Backend]) -> None:
+    def __init__(self, host: Backend, start: Callable[[], Backend], kind: str = "cuda") -> None:
+        self.carries = (kind,)
         self._host, self._start = host, start
+        self.narrows, self.finds_not_finite = host.narrows, host.finds_not_finite
+        self.shares_memory = host.shares_memory
         self._gpu: Backend | None = None
         self._tracing = False
         self._lock = threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
 
     @property
     def _both(self) -> list[Backend]:
@@ -53,21 +46,16 @@ class SplitBackend:
 
     # ---- operations ----
 
-    def submit(self, request: Request, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Ticket:
+    def prepare(self, request: Request) -> Operation:
         backend = self._host if request.device not in self.carries else self._gpu or self._started()
-        return backend.submit(request, inputs, outputs)
+        return backend.prepare(request)
 
-    def done(self, ticket: Ticket) -> bool:
-        return self._of(ticket).done(ticket)
+    def join(self, average_active: bool, begun: Callable[[], None] = lambda: None) -> int:
+        """On both: the others may need this rank's answer on either, before they join themselves.
 
-    def wait(self, ticket: Ticket) -> Outcome:
-        return self._of(ticket).wait(ticket)
-
-    def _of(self, ticket: Ticket) -> Backend:
-        return self._host if self._gpu is None or not isinstance(ticket, TalkTicket) else self._gpu
-
-    def join(self, average_active: bool) -> int:
-        """On both at once: the others may need this rank's answer on either, before they join themselves."""
+        On the host first. Who still works with others that have joined, on a GPU or not, then joins the host's after
+        them, so the host's last rank is the last of all.
+        """
         gpu = self._started()
         ended: list[BaseException | None] = []
 
@@ -79,12 +67,28 @@ class SplitBackend:
                 ended.append(error)
 
         thread = threading.Thread(target=join_gpu, name="hora-join", daemon=True)
-        thread.start()
-        last = self._host.join(average_active)
+
+        def both_begin() -> None:
+            thread.start()
+            begun()
+
+        last = self._host.join(average_active, both_begin)
         thread.join()
         if (error := ended[0]) is not None:
             raise error
         return last
+
+    def help(self) -> None:
+        self._host.help()
+
+    def allocate(self, nbytes: int) -> Any:
+        return self._host.allocate(nbytes)
+
+    def shares(self, address: int, nbytes: int) -> bool:
+        return self._host.shares(address, nbytes)
+
+    def serve(self, nbytes: int) -> bool:
+        return self._host.serve(nbytes)
 
     # ---- looking at one another ----
 
@@ -104,10 +108,10 @@ class SplitBackend:
     def _fail_crossed(self, host: Snapshot, gpu: Snapshot) -> None:
         """Fail what some ranks wait for on the host and others on a GPU, under one name."""
         waited = {(name, members) for state in (*host.ranks, *gpu.ranks) for name, members in state.waiting_on}
-        on_host = {(p.name, p.members): p for p in host.pending if p.age_s >= _PATIENCE_S}
+        on_host = {(p.name, p.members): p for p in host.pending if p.age_s >= _LONGEST_WAIT_S}
         for there in gpu.pending:
             here = on_host.get((there.name, there.members))
-            if here is None or there.age_s < _PATIENCE_S or here.requests.keys() & there.requests.keys():
+            if here is None or there.age_s < _LONGEST_WAIT_S or here.requests.keys() & there.requests.keys():
                 continue
             if (there.name, there.members) in waited:
                 text = explain_mismatch({**here.requests, **there.requests}) or f"devices differ for '{there.name}'"
@@ -135,7 +139,7 @@ class SplitBackend:
         for backend in self._both:
             backend.trace(on)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[OperationEvent]:
         found = [event for backend in self._both for event in backend.events()]
         return sorted(found, key=lambda event: event.time_ns)
 

@@ -17,11 +17,11 @@ from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.explain import compact_ranks
 
 __all__ = [
-    "Fail",
-    "GiveUp",
-    "Silence",
+    "SilentRank",
+    "StallFailure",
+    "StallGiveUp",
+    "StallWarning",
     "StallWatch",
-    "Warn",
     "find_deadlock",
     "silence_text",
     "standing",
@@ -32,7 +32,7 @@ _DEADLOCK_S = 1.0  # operations younger than this may only look stuck: a peer ma
 _WARN_AGAIN = 3  # warn after 1, 3, 9, … times the first delay
 
 
-class Warn(NamedTuple):
+class StallWarning(NamedTuple):
     """Something to tell the user: these operations have waited ``age_s``, for these ranks."""
 
     pending: tuple[Pending, ...]
@@ -40,7 +40,7 @@ class Warn(NamedTuple):
     age_s: float
 
 
-class Fail(NamedTuple):
+class StallFailure(NamedTuple):
     """A verdict for ``Backend.fail``."""
 
     pending: Pending
@@ -48,7 +48,7 @@ class Fail(NamedTuple):
     text: str
 
 
-class Silence(NamedTuple):
+class SilentRank(NamedTuple):
     """Something to tell the user: this rank has not answered for ``age_s`` while others wait for it, some of them for
     operations it has not submitted."""
 
@@ -57,7 +57,7 @@ class Silence(NamedTuple):
     pending: tuple[Pending, ...] = ()
 
 
-class GiveUp(NamedTuple):
+class StallGiveUp(NamedTuple):
     """A verdict for ``Backend.give_up``."""
 
     rank: int
@@ -106,62 +106,64 @@ class StallWatch:
         self._silent: dict[int, float] = {}  # since when
         self._told: dict[int, float] = {}  # of which silence when next, in seconds of age
 
-    def look(self, snapshot: Snapshot, now: float = 0.0) -> list[Warn | Fail | Silence | GiveUp]:
+    def look(
+        self, snapshot: Snapshot, now: float = 0.0
+    ) -> list[StallWarning | StallFailure | SilentRank | StallGiveUp]:
         """Deadlocks are judged on two looks in a row; everybody judges, and the first verdict counts."""
-        actions: list[Warn | Fail | Silence | GiveUp] = []
+        actions: list[StallWarning | StallFailure | SilentRank | StallGiveUp] = []
         deadlock = [p for p in find_deadlock(snapshot) if p.age_s >= _DEADLOCK_S]
         suspects = frozenset((p.name, p.members) for p in deadlock)
         if suspects and suspects == self._suspects:
             text = _deadlock_text(deadlock)
-            actions += [Fail(p, "deadlock", text) for p in deadlock]
+            actions += [StallFailure(p, "deadlock", text) for p in deadlock]
         self._suspects = suspects
         if self._settings.stall_check and not actions:
             actions += self._stalls(snapshot)
             actions += self._silences(snapshot, now)
         return actions
 
-    def _stalls(self, snapshot: Snapshot) -> list[Warn | Fail]:
+    def _stalls(self, snapshot: Snapshot) -> list[StallWarning | StallFailure]:
         silent = {state.rank for state in snapshot.ranks if state.silent}  # of what misses these, the silences tell
         mine = [
             p for p in snapshot.pending if p.requests and min(p.requests) == self._rank and silent.isdisjoint(p.missing)
         ]
         keys = {(p.name, p.members) for p in mine}
         self._warned = {key: when for key, when in self._warned.items() if key in keys}
-        late, actions = [], list[Warn | Fail]()
+        late, actions = [], list[StallWarning | StallFailure]()
         for p in mine:
             key = (p.name, p.members)
             if p.age_s >= self._settings.stall_fail_s > 0:
-                actions.append(Fail(p, "stall", _stall_text(p)))
+                actions.append(StallFailure(p, "stall", _stall_text(p)))
             elif p.age_s >= self._warned.get(key, self._settings.stall_warn_s):
                 self._warned[key] = self._warned.get(key, self._settings.stall_warn_s) * _WARN_AGAIN
                 late.append(p)
         if late:
             missing = tuple(sorted({rank for p in late for rank in p.missing}))
-            actions.append(Warn(tuple(late), missing, max(p.age_s for p in late)))
+            actions.append(StallWarning(tuple(late), missing, max(p.age_s for p in late)))
         return actions
 
-    def _silences(self, snapshot: Snapshot, now: float) -> list[Silence | GiveUp]:
+    def _silences(self, snapshot: Snapshot, now: float) -> list[SilentRank | StallGiveUp]:
         silent = {state.rank: state for state in snapshot.ranks if state.silent}
         self._silent = {rank: self._silent.get(rank, now) for rank in silent}
         self._told = {rank: when for rank, when in self._told.items() if rank in silent}
         speaker = min((r.rank for r in snapshot.ranks if r.waiting_on and not r.silent), default=self._rank)
-        actions = list[Silence | GiveUp]()
+        actions = list[SilentRank | StallGiveUp]()
         for rank in sorted(silent):
             age_s, due_s = now - self._silent[rank], self._told.get(rank, self._settings.stall_warn_s)
             if age_s >= self._settings.stall_fail_s > 0:
                 status = f"it has not answered for {age_s:.0f} s: it is stopped, hangs in one call, or its host hangs"
-                actions.append(GiveUp(rank, status))
+                actions.append(StallGiveUp(rank, status))
             elif age_s >= due_s and self._rank == speaker:
                 self._told[rank] = due_s * _WARN_AGAIN
                 pending = tuple(p for p in snapshot.pending if rank in p.missing)
-                actions.append(Silence(silent[rank], age_s, pending))
+                actions.append(SilentRank(silent[rank], age_s, pending))
         return actions
 
 
-def silence_text(silence: Silence, fail_s: float) -> str:
+def silence_text(silence: SilentRank, fail_s: float) -> str:
     """What to print about a rank that does not answer.
 
-    >>> print(silence_text(Silence(RankState(3, 346, False, (), True), 20.0), 600.0))
+    >>> print(silence_text(SilentRank(RankState(3, 346, False, (), True), 20.0), 600.0))
     rank 3 (pid 346) has not answered for 20 s, and others wait for it.
     It is stopped (kill -CONT 346 lets it go on), hangs in one call, or its host hangs. It counts as dead after 600 s.
     """
@@ -176,7 +178,7 @@ def silence_text(silence: Silence, fail_s: float) -> str:
     return "\n".join(lines)
 
 
-def warning_text(warn: Warn, stacks: dict[int, str], fail_s: float) -> str:
+def warning_text(warn: StallWarning, stacks: dict[int, str], fail_s: float) -> str:
     """What to print about a stall."""
     lines = [
         f"{compact_ranks(warn.missing)} did not submit what others have waited {warn.age_s:.0f} s for:",
@@ -232,7 +234,7 @@ def _deadlock_text(pending: Sequence[Pending]) -> str:
 
 def _if_uneven(pending: Iterable[Pending]) -> list[str]:
     """What to try if it is the gradients of a step that not everybody takes."""
-    if any(".gradients." in p.name for p in pending):
+    if any("gradients" in p.name.split(".") for p in pending):
         return ["If some ranks have fewer batches, let every rank call hvd.join() after its last one."]
     return []
 

@@ -1,4 +1,5 @@
-"""What goes wrong in the table, in words: the core's verdicts as exceptions that name ranks, lines and a way out."""
+"""What goes wrong in the table, in words: the core's error codes as exceptions that name ranks and source lines and say
+what to change."""
 
 from __future__ import annotations
 
@@ -31,17 +32,20 @@ from hora.errors import (
 )
 from hora.wire.messages import Peer
 
-__all__ = ["TEXT_BYTES", "Failure", "Faults", "Status"]
+__all__ = ["TEXT_BYTES", "FailureCode", "Faults", "Status"]
 
-TEXT_BYTES, _STATUS_BYTES = 16 << 10, 256  # native/core.h
-_ABSENT, _GONE_CLEAN = 0, 2  # enum rank_state; this rank is absent once its side is closed
+TEXT_BYTES = 16 << 10  # core.h: TEXT_BYTES
+_STATUS_BYTES = 256  # core.h: STATUS_BYTES
+_ABSENT = 0  # core.h: ABSENT; this rank is absent once its side is closed
+_GONE_CLEAN = 2  # core.h: GONE_CLEAN
 _BROKEN = "a check inside Hora failed"  # how native/life.c begins
 _LAST_WORDS_S = 0.3  # how long to wait for the launcher to say how a rank ended
 
 
 class Status(enum.IntEnum):
-    """``enum status`` of native/core.h."""
+    """What calls of the core answer."""
 
+    # core.h: enum status
     OK = 0
     PENDING = 1
     FAILED = 2
@@ -55,9 +59,10 @@ class Status(enum.IntEnum):
     TOO_MANY = 10
 
 
-class Failure(enum.IntEnum):
-    """``enum failure_code`` of native/core.h."""
+class FailureCode(enum.IntEnum):
+    """Why an operation failed."""
 
+    # core.h: enum failure_code
     MISMATCH = 1
     JOINED = 2
     GONE = 3
@@ -111,20 +116,20 @@ class Faults:
             return HorovodInternalError(
                 f"'{name}' failed, and so many others since that the reason is no longer known."
             )
-        if code == Failure.MISMATCH:
+        if code == FailureCode.MISMATCH:
             found = text or explain_mismatch(said) or suspicious_lines(said)
             return MismatchError(found or _hidden_mismatch(name, said))
-        if code == Failure.JOINED:
+        if code == FailureCode.JOINED:
             return HorovodInternalError(explain_joined(said))
-        if code == Failure.GONE and int(text) == self._rank:
+        if code == FailureCode.GONE and int(text) == self._rank:
             return _closed(name)
-        if code == Failure.GONE:
+        if code == FailureCode.GONE:
             words = self._last_words(int(text))
             left = f"'{name}' cannot be done: rank {int(text)} has shut Hora down without submitting it.{words}"
             return ShutDownError(left if words else explain_left(name, [int(text)]))
-        if code == Failure.WITHDRAWN:
+        if code == FailureCode.WITHDRAWN:
             return HorovodInternalError(f"a part of the group '{name}' failed on another rank, and with it all of it.")
-        return (DeadlockError if code == Failure.DEADLOCK else StallError)(text or f"'{name}' failed.")
+        return (DeadlockError if code == FailureCode.DEADLOCK else StallError)(text or f"'{name}' failed.")
 
     def peer_lost(self, rank: int, name: str) -> PeerLostError | ShutDownError:
         """The error that names who died, where, how, and what could not be finished because of it; or, if that is this

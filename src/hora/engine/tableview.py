@@ -11,13 +11,13 @@ import msgspec
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.request import Request
 
-__all__ = ["DESCRIPTION_BYTES", "Place", "describe", "parse_snapshot", "process_state"]
+__all__ = ["DESCRIPTION_BYTES", "TablePosition", "describe", "parse_snapshot", "process_state"]
 
-DESCRIPTION_BYTES = 3072  # native/core.h
+DESCRIPTION_BYTES = 3072  # core.h: DESCRIPTION_BYTES
 IN_JOIN = 0xFFFFFFFF
 
 
-class Place(NamedTuple):
+class TablePosition(NamedTuple):
     """Where an operation is in the table, and the stamp that tells it from others that were there."""
 
     entry: int
@@ -51,7 +51,7 @@ def process_state(pid: int) -> str:
     return "stopped" if stat.rpartition(")")[2].split()[0] in "Tt" else "running"
 
 
-def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], Place]]:
+def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ...]], TablePosition]]:
     """What ``hora_snapshot`` wrote (its format is described there), and where in the table each operation is.
 
     A rank that did not let go of the table's lock is silent, whatever the kernel says of it: it may be frozen.
@@ -73,7 +73,7 @@ def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ..
         waits = [(number(), number(), number()) for _ in range(number())]
         raw_ranks.append((rank, state, pid, threads, waits))
     pending: list[Pending] = []
-    entries: dict[tuple[str, tuple[int, ...]], Place] = {}
+    entries: dict[tuple[str, tuple[int, ...]], TablePosition] = {}
     for _ in range(number()):
         entry, stamp, age_ns, _kind = number(), number(), number(), number()
         members = tuple(number() for _ in range(number()))
@@ -85,14 +85,15 @@ def parse_snapshot(data: bytes) -> tuple[Snapshot, dict[tuple[str, tuple[int, ..
         name = next(iter(requests.values())).name
         missing = tuple(r for r in members if r not in requests)
         pending.append(Pending(name, members, requests, age_ns / 1e9, missing))
-        entries[name, members] = Place(entry, stamp)
+        entries[name, members] = TablePosition(entry, stamp)
     by_entry = {where: key for key, where in entries.items()}
     ranks = []
     for rank, _state, pid, threads, waits in raw_ranks:
         blocked_threads = {thread for thread, _, _ in waits}
         alive = {thread for thread in threads if Path(f"/proc/{pid}/task/{thread}").exists()}
         waiting_on = tuple(
-            by_entry.get(Place(entry, stamp), ("join" if entry == IN_JOIN else "", ())) for _, entry, stamp in waits
+            by_entry.get(TablePosition(entry, stamp), ("join" if entry == IN_JOIN else "", ()))
+            for _, entry, stamp in waits
         )
         blocked = bool(alive) and alive <= blocked_threads
         silent = rank == holder or process_state(pid) == "stopped"

@@ -18,38 +18,45 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from hora.engine.backend import Event, What
+from hora.engine.backend import EventKind, OperationEvent
 from hora.engine.request import Request
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 __all__ = ["Timeline", "path_for_rank"]
 
 _END = b"\n]"
 
 
-def path_for_rank(path: str, rank: int) -> Path:
-    """Where a rank writes.
+def path_for_rank(path: str, rank: int, generation: int = 1) -> Path:
+    """Where a rank writes; in an elastic job each generation has files of its own.
 
     >>> path_for_rank("run/timeline.json", 0).name, path_for_rank("run/timeline.json", 12).name
     ('timeline.json', 'timeline.rank12.json')
+    >>> path_for_rank("timeline.json", 1, 3).name
+    'timeline.generation3.rank1.json'
     """
     first = Path(path)
+    if generation > 1:
+        first = first.with_name(f"{first.stem}.generation{generation}{first.suffix}")
     return first if rank == 0 else first.with_name(f"{first.stem}.rank{rank}{first.suffix}")
 
 
 class Timeline:
-    """Writes one rank's events; ``activity`` names the movement of data, such as ``SHM``."""
+    """Writes one rank's events; ``activity`` names the movement of data, such as ``SHM``. ``generation`` is that of an
+    elastic job."""
 
-    def __init__(self, path: str, rank: int, *, activity: str, mark_cycles: bool, max_bytes: int) -> None:
-        target = path_for_rank(path, rank)
+    def __init__(
+        self, path: str, rank: int, *, activity: str, mark_cycles: bool, max_bytes: int, generation: int = 1
+    ) -> None:
+        target = path_for_rank(path, rank, generation)
         if target.is_dir():
             raise UsageError(f"timeline {target} is a directory. Give a file to write, such as timeline.json.")
         self.path = target
         self._rank, self._activity, self._max_bytes, self._marks = rank, activity, max_bytes, mark_cycles
         self._pids: dict[str, int] = {}
-        self._submitted: dict[str, Event] = {}  # not agreed on yet
-        self._arrived: dict[str, list[Event]] = {}
+        self._submitted: dict[str, OperationEvent] = {}  # not agreed on yet
+        self._arrived: dict[str, list[OperationEvent]] = {}
         self._moving: set[str] = set()
         self._ended_us: dict[str, int] = {}
         self._start_ns = time.monotonic_ns()
@@ -58,7 +65,7 @@ class Timeline:
         epoch_us = time.time_ns() // 1000
         first: dict[str, object] = {
             "name": "process_name", "ph": "M", "pid": 0, "tid": 0,
-            "args": {"name": f"rank {rank}", "start_time_since_epoch_in_micros": epoch_us},
+            "args": {"name": f"rank {rank}", "start_time_since_epoch_in_micros": epoch_us, "generation": generation},
         }  # fmt: skip
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +78,7 @@ class Timeline:
         except OSError as error:
             raise EnvironmentUnfit(f"cannot write the timeline {target}: {error.strerror}.") from error
 
-    def write(self, events: Iterable[Event]) -> None:
+    def write(self, events: Iterable[OperationEvent]) -> None:
         """Append events; the file is valid JSON afterwards."""
         rows: list[dict[str, object]] = []
         for event in sorted(events, key=lambda e: e.time_ns):
@@ -91,28 +98,28 @@ class Timeline:
 
     # ---- one event ----
 
-    def _rows(self, event: Event) -> list[dict[str, object]]:
+    def _rows(self, event: OperationEvent) -> list[dict[str, object]]:
         name, operation, at = event.request.name, _operation(event.request), self._us(event)
         movement = f"{self._activity}_{operation}"
         match event.what:
-            case What.SUBMITTED:
+            case EventKind.SUBMITTED:
                 self._submitted[name] = event
                 return []
-            case What.ARRIVED:
+            case EventKind.ARRIVED:
                 self._arrived.setdefault(name, []).append(event)
                 return []
-            case What.AGREED:
+            case EventKind.AGREED:
                 self._submitted.pop(name, None)
                 rows = self._negotiation(event, self._arrived.pop(name, []))
                 at = max(at, self._ended_us.get(name, 0))
                 rows.append(self._row("E", f"NEGOTIATE_{operation}", name, at))
                 rows.append(self._row("B", operation, name, at))
                 return [*rows, self._row("B", "QUEUE", name, at)]
-            case What.BEGIN:
+            case EventKind.BEGIN:
                 self._moving.add(name)
                 begin = self._row("B", movement, name, at, args={"fused": event.detail})
                 return [self._row("E", "QUEUE", name, at), *self._mark(name, at), begin]
-            case What.END:
+            case EventKind.END:
                 if name in self._submitted:  # it failed before it was agreed on
                     return []
                 self._ended_us[name] = at
@@ -122,7 +129,7 @@ class Timeline:
                     return [self._row("E", movement, name, at), last]
                 return [*self._mark(name, at), self._row("E", "QUEUE", name, at), last]  # its data came with arrivals
 
-    def _negotiation(self, event: Event, arrivals: list[Event]) -> list[dict[str, object]]:
+    def _negotiation(self, event: OperationEvent, arrivals: list[OperationEvent]) -> list[dict[str, object]]:
         """From the first rank's arrival, with a tick for each rank's."""
         name = event.request.name
         rows: list[dict[str, object]] = []
@@ -139,7 +146,7 @@ class Timeline:
     def _mark(self, name: str, at: int) -> list[dict[str, object]]:
         return [self._row("i", "CYCLE_START", name, at, s="g")] if self._marks else []
 
-    def _us(self, event: Event) -> int:
+    def _us(self, event: OperationEvent) -> int:
         return max(0, event.time_ns - self._start_ns) // 1000
 
     def _row(self, ph: str, label: str, name: str, at: int, **more: object) -> dict[str, object]:
@@ -173,7 +180,7 @@ class Timeline:
 
 
 def _operation(request: Request) -> str:
-    return "ADASUM" if request.op is ReduceOp.ADASUM else request.kind.name
+    return "ADASUM" if request.how.op is ReduceOp.ADASUM else request.kind.name
 
 
 def _shape_of(request: Request, failed: int) -> dict[str, object]:

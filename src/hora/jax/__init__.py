@@ -14,7 +14,7 @@ The files: ``collectives`` (the functions), ``call`` (one of them as data), ``co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import jax as _jax  # noqa: F401
@@ -24,171 +24,33 @@ except ImportError as _error:
         " install jax optax."
     ) from _error
 
+from hora import basics as _basics
+from hora.basics import *  # noqa: F403
 from hora.engine.handle import poll, synchronize
-from hora.engine.preempt import PREEMPTED_EXIT_CODE, preempted
-from hora.engine.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from hora.engine.session import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hora.errors import (
-    DeadlockError,
-    DivergenceError,
-    DuplicateNameError,
-    EnvironmentUnfit,
-    HoraError,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    MismatchError,
-    NonFiniteError,
-    NotInitializedError,
-    NotMemberError,
-    PeerLostError,
-    ShutDownError,
-    StallError,
-    UnsupportedError,
-    UsageError,
-)
-from hora.jax.collectives import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_async,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_async,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_async,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    reducescatter,
-    reducescatter_async,
-)
+from hora.errors import *  # noqa: F403  # said again for type checkers: a star's star is not followed
+from hora.jax import collectives as _collectives
+from hora.jax.collectives import *  # noqa: F403
 from hora.jax.compression import Compression
-from hora.jax.functions import allreduce_gradients, broadcast_parameters, init, shutdown
+from hora.jax.functions import allreduce_gradients, broadcast_parameters
+from hora.jax.functions import init as init
+from hora.jax.functions import shutdown as shutdown
+from hora.ops.later import later as _later
 from hora.ops.objects import allgather_object, broadcast_object
 
-if TYPE_CHECKING:
-    from hora.jax.optimizer import DistributedOptimizer
-
 __all__ = [
-    "PREEMPTED_EXIT_CODE",
-    "Adasum",
-    "Average",
     "Compression",
-    "DeadlockError",
     "DistributedOptimizer",
-    "DivergenceError",
-    "DuplicateNameError",
-    "EnvironmentUnfit",
-    "HoraError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "MismatchError",
-    "NonFiniteError",
-    "NotInitializedError",
-    "NotMemberError",
-    "PeerLostError",
-    "ProcessSet",
-    "Product",
-    "ShutDownError",
-    "StallError",
-    "Sum",
-    "UnsupportedError",
-    "UsageError",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_async",
     "allreduce_gradients",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_async",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_async",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "preempted",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += _basics.__all__
+__all__ += _collectives.__all__
 
-if not TYPE_CHECKING:  # a type checker has seen the import above, and is to complain about what there is not
-
-    def __getattr__(name: str) -> Any:
-        if name != "DistributedOptimizer":
-            raise AttributeError(f"module 'hora.jax' has no attribute {name!r}")
-        from hora.jax.optimizer import DistributedOptimizer
-
-        globals()[name] = DistributedOptimizer
-        return DistributedOptimizer
-
-
-def __dir__() -> list[str]:
-    return [*globals(), "DistributedOptimizer"]
+if TYPE_CHECKING:
+    from hora.jax.optimizer import DistributedOptimizer as DistributedOptimizer
+else:
+    __getattr__, __dir__ = _later(__name__, {"DistributedOptimizer": ".optimizer", "elastic": ".elastic"})

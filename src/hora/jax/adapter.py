@@ -16,7 +16,7 @@ import numpy as np
 
 from hora.errors import UsageError
 from hora.ops import host
-from hora.transport.base import DType
+from hora.types import DType
 
 __all__ = ["adopt", "as_array", "dtype_of", "is_traced", "view"]
 

@@ -1,7 +1,7 @@
 """A collective as data: everything about one but its arrays.
 
 JAX traces a function once and runs what it recorded many times, elsewhere, transformed. So a collective is recorded as
-a ``Call``, which can say what shapes its results will have, carry itself out on numpy arrays, and be compared.
+a ``JaxCall``, which can say what shapes its results will have, carry itself out on numpy arrays, and be compared.
 """
 
 from __future__ import annotations
@@ -12,52 +12,33 @@ from typing import Any
 
 import numpy as np
 
+from hora.engine.backend import UnderWay
 from hora.engine.core import submitted_from
-from hora.engine.process_set import ProcessSet
 from hora.errors import MismatchError, UsageError
-from hora.ops import host
-from hora.ops.resolve import Reduction, check_rows, equal_splits, scattered_rows
-from hora.ops.started import Started
-from hora.transport.base import Kind, ReduceOp
+from hora.ops import call as ops
+from hora.ops.resolve import check_rows, equal_splits, scattered_rows
+from hora.types import Kind
 
-__all__ = ["Call", "splits_in_program"]
+__all__ = ["JaxCall", "splits_in_program"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 
-_AVERAGE = Reduction(ReduceOp.AVERAGE)
-
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One collective. Of those that gather rows, each result is followed by how many rows came from each rank.
+class JaxCall(ops.Call):
+    """One collective, maybe in a program. Of those that gather rows, each result is followed by how many rows came from
+    each rank.
 
     >>> from hora.engine.process_set import global_process_set
-    >>> Call(Kind.BROADCAST, "x", global_process_set, root=0).shapes([(2, 3)])
+    >>> JaxCall(Kind.BROADCAST, "x", global_process_set, root=0).shapes([(2, 3)])
     [(2, 3)]
     """
 
-    kind: Kind
-    name: str | None
-    process_set: ProcessSet
     line: str = ""  # of the user's source
-    how: Reduction = _AVERAGE
-    root: int = -1
-    splits: tuple[int, ...] | None = None
-    grouped: bool = False
     rows: tuple[tuple[int, ...], ...] = ()  # allgather: those of each rank, where they are known to differ
 
-    @property
-    def gathers(self) -> bool:
-        """Whether results have as many rows as the ranks bring."""
-        return self.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether results are as the inputs, so that they can be written over them."""
-        return self.kind in (Kind.ALLREDUCE, Kind.BROADCAST)
-
-    def named(self, suffix: str, **changed: Any) -> Call:
+    def named(self, suffix: str, **changed: Any) -> JaxCall:
         """Another call, named after this one."""
         return replace(self, name=None if self.name is None else f"{self.name}.{suffix}", **changed)
 
@@ -81,31 +62,16 @@ class Call:
             return equal_splits(own, size)
         return self.rows[i] if self.rows else (own,) * size
 
-    def start(self, arrays: Sequence[Array], into: Sequence[Array] | None = None) -> Started[list[Array]]:
-        """Submit it. ``into`` is where the results of an elementwise one are to be written."""
+    def start(self, arrays: Sequence[Array], into: Sequence[Array] | None = None) -> UnderWay[list[Array]]:
         with submitted_from(self.line):
-            return self._start(arrays, into)
-
-    def _start(self, arrays: Sequence[Array], into: Sequence[Array] | None) -> Started[list[Array]]:
-        name, ranks, grouped = self.name, self.process_set, self.grouped
-        match self.kind:
-            case Kind.ALLREDUCE:
-                return host.allreduce(arrays, self.how, name, ranks, grouped=grouped, into=into)
-            case Kind.BROADCAST:
-                return host.broadcast(arrays, self.root, name, ranks, into=into)
-            case Kind.REDUCESCATTER:
-                return host.reducescatter(arrays, self.how, name, ranks, grouped=grouped)
-            case Kind.ALLGATHER:
-                return host.allgather(arrays, name, ranks, grouped=grouped).then(_with_rows)
-            case _:
-                return host.alltoall(arrays[0], self.splits, name, ranks).then(lambda one: _with_rows([one]))
+            return ops.Call.start(self, arrays, into)
 
     def carry_out(self, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Do it, and fill ``outputs``, whose shapes were fixed when the program was compiled."""
-        if self.elementwise:
-            self.start(arrays, outputs).result()
+        if self.elementwise and self.memory is None:
+            self.start(arrays, outputs).wait()
             return
-        results = self.start(arrays).result()
+        results = self.start(arrays).wait()
         if self.gathers:
             self._check_rows(arrays, results)
         for output, result in zip(outputs, results, strict=True):
@@ -127,10 +93,6 @@ class Call:
         if not self.elementwise:
             for shape in shapes:
                 check_rows(self.kind.name.lower(), shape)
-
-
-def _with_rows(gathered: Sequence[host.Gathered]) -> list[Array]:
-    return [part for g in gathered for part in (g.array, np.array(g.rows, np.int32))]
 
 
 def splits_in_program() -> UsageError:

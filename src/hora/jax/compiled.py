@@ -25,8 +25,8 @@ from jax.interpreters import batching, mlir
 
 from hora.errors import UsageError
 from hora.jax.adapter import adopt, view
-from hora.jax.call import Call
-from hora.transport.base import Kind, ReduceOp
+from hora.jax.call import JaxCall
+from hora.types import Kind, ReduceOp
 
 try:
     from jax._src import core, effects, ffi
@@ -60,22 +60,22 @@ primitive = core.Primitive("hora_collective")
 primitive.multiple_results = True
 
 
-def carry(call: Call, arrays: Sequence[Any]) -> list[Any]:
+def carry(call: JaxCall, arrays: Sequence[Any]) -> list[Any]:
     """Record it; or do it now, if JAX finds that there are values."""
     results: list[Any] = primitive.bind(*arrays, call=call)
     return results
 
 
-def carry_now(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+def carry_now(call: JaxCall, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Do it now."""
-    results = call.start([view(array) for array in arrays]).result()
+    results = call.start([view(array) for array in arrays]).wait()
     return adopt(results, arrays[0])
 
 
 primitive.def_impl(lambda *arrays, call: carry_now(call, arrays))
 
 
-def _shapes(*arrays: Any, call: Call) -> tuple[list[Any], set[_Collectives]]:
+def _shapes(*arrays: Any, call: JaxCall) -> tuple[list[Any], set[_Collectives]]:
     shapes = call.shapes([array.shape for array in arrays])
     types = [array.dtype for array in arrays]
     if call.gathers:
@@ -86,7 +86,7 @@ def _shapes(*arrays: Any, call: Call) -> tuple[list[Any], set[_Collectives]]:
 primitive.def_effectful_abstract_eval(_shapes)
 
 
-def _batch(arrays: Sequence[Any], axes: Sequence[int | None], *, call: Call) -> tuple[list[Any], list[int | None]]:
+def _batch(arrays: Sequence[Any], axes: Sequence[int | None], *, call: JaxCall) -> tuple[list[Any], list[int | None]]:
     """``vmap``: the batched arrays are sent once, whole. Where rows matter, the batch becomes the second dimension."""
     if call.elementwise:
         if call.how.op is ReduceOp.ADASUM and call.kind is Kind.ALLREDUCE:
@@ -103,7 +103,7 @@ def _batch(arrays: Sequence[Any], axes: Sequence[int | None], *, call: Call) -> 
 batching.primitive_batchers[primitive] = _batch
 
 
-def _lower(context: Any, *operands: Any, call: Call) -> Any:
+def _lower(context: Any, *operands: Any, call: JaxCall) -> Any:
     """On the CPU: XLA hands over its own buffers. The first operand and the first result are the token of the order."""
     n = len(operands)
 
@@ -130,7 +130,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     return results
 
 
-def lower_with_copies(context: Any, *operands: Any, call: Call) -> Any:
+def lower_with_copies(context: Any, *operands: Any, call: JaxCall) -> Any:
     """On any device: the arguments are copied to the host, and the results back."""
 
     def run(*arrays: Any) -> tuple[Any, ...]:

@@ -1,72 +1,33 @@
-"""Compression: reduce in fewer bits than the array has.
-
-A compressor is a class with two static methods, ``compress(array) -> (smaller, context)`` and ``decompress(smaller,
-context) -> array``; anything with these may be passed as ``compression=``. The reduction itself happens in the
-compressed type. Compiled programs fuse the conversions with what comes before and after them.
-"""
+"""Compression for JAX's arrays: ``ops.compression``, with JAX's casts, which compiled programs fuse with their own."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax.numpy as jnp
+
+from hora.ops import compression
+from hora.ops.compression import Compressor, NoneCompressor
+from hora.types import DType
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor(Protocol):
-    """What ``compression=`` takes."""
+class _Element:
+    @staticmethod
+    def is_wide(tensor: Any) -> bool:
+        return bool(jnp.issubdtype(tensor.dtype, jnp.floating)) and tensor.dtype.itemsize > 2
 
     @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """The array to send, and whatever is needed to undo it."""
+    def dtype(narrow: DType) -> Any:
+        return jnp.dtype(narrow.name.lower())
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """The received array, as it was before ``compress``."""
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
 
 
-class NoneCompressor:
-    """Sends the array as it is."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor
-
-
-class _Cast:
-    """Sends floating-point arrays wider than 16 bits as a 16-bit type; leaves all others alone."""
-
-    dtype: Any
-
-    @classmethod
-    def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        if jnp.issubdtype(tensor.dtype, jnp.floating) and tensor.dtype.itemsize > 2:
-            return tensor.astype(cls.dtype), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor if ctx is None else tensor.astype(ctx)
-
-
-class FP16Compressor(_Cast):
-    """Reduces in float16: 10 bits of fraction, overflows beyond 65504."""
-
-    dtype = jnp.float16
-
-
-class BF16Compressor(_Cast):
-    """Reduces in bfloat16: float32's range with 7 bits of fraction."""
-
-    dtype = jnp.bfloat16
-
-
-class Compression:
+class Compression(compression.Compression, element=_Element):
     """The compressors to choose from.
 
     >>> smaller, context = Compression.bf16.compress(jnp.ones(2))
@@ -74,6 +35,5 @@ class Compression:
     ('bfloat16', 'float32')
     """
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+
+FP16Compressor, BF16Compressor = Compression.fp16, Compression.bf16

@@ -19,11 +19,11 @@ from hora.engine.core import source_line
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.jax import compiled, gradients
 from hora.jax.adapter import adopt, is_traced
-from hora.jax.call import Call
+from hora.jax.call import JaxCall
 from hora.jax.collectives import grouped_allreduce
-from hora.jax.compression import Compression, Compressor
+from hora.jax.compression import Compression
 from hora.ops.objects import broadcast_object
-from hora.transport.base import Kind, ReduceOp
+from hora.types import DType, Kind, ReduceOp
 
 __all__ = ["allreduce_gradients", "broadcast_parameters", "init", "shutdown"]
 
@@ -51,7 +51,7 @@ def shutdown() -> None:
 def allreduce_gradients(
     gradients: Any,
     op: ReduceOp = ReduceOp.AVERAGE,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     name: str = "gradients",
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -104,12 +104,12 @@ def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSe
         process_set: The ranks that take part; all of them unless given.
     """
     leaves, form = jax.tree.flatten(params)
-    call = Call(Kind.BROADCAST, "parameters", process_set, root=root_rank)
+    call = JaxCall(Kind.BROADCAST, "parameters", process_set, root=root_rank)
     arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
     if any(is_traced(leaves[i]) for i in arrays):
         received = gradients.carry(replace(call, line=source_line()), [leaves[i] for i in arrays])
     elif arrays:
-        results = call.start([_bits(leaves[i]) for i in arrays]).result()
+        results = call.start([_bits(leaves[i]) for i in arrays]).wait()
         received = [_as(result, leaves[i]) for result, i in zip(results, arrays, strict=True)]
     else:
         received = []
@@ -122,7 +122,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSe
     return jax.tree.unflatten(form, leaves)
 
 
-_CARRIED = frozenset(["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+_CARRIED = frozenset(dtype.name.lower() for dtype in DType)
 
 
 def _bits(leaf: Any) -> Any:

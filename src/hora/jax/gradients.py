@@ -18,9 +18,9 @@ from hora.engine import session
 from hora.errors import UsageError
 from hora.jax import compiled
 from hora.jax.adapter import is_traced
-from hora.jax.call import Call
-from hora.ops.resolve import Reduction, scattered_rows
-from hora.transport.base import Kind, ReduceOp
+from hora.jax.call import JaxCall
+from hora.ops.resolve import scattered_rows
+from hora.types import Kind, ReduceOp, Reduction
 
 __all__ = ["carry"]
 
@@ -30,7 +30,7 @@ _AVERAGE = Reduction(ReduceOp.AVERAGE)
 Rows = tuple[tuple[int, ...], ...]
 
 
-def carry(call: Call, arrays: Sequence[Any]) -> list[Any]:
+def carry(call: JaxCall, arrays: Sequence[Any]) -> list[Any]:
     """Carry it out, or record it together with its gradient if JAX is tracing."""
     if not any(is_traced(array) for array in arrays):
         return compiled.carry_now(call, arrays)
@@ -41,16 +41,16 @@ def carry(call: Call, arrays: Sequence[Any]) -> list[Any]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _recorded(call: Call, shapes: Sequence[tuple[int, ...]], arrays: list[Any]) -> list[Any]:
+def _recorded(call: JaxCall, shapes: Sequence[tuple[int, ...]], arrays: list[Any]) -> list[Any]:
     return compiled.carry(call, arrays)
 
 
-def _forward(call: Call, shapes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+def _forward(call: JaxCall, shapes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
     results = _recorded(call, shapes, arrays)
     return results, results[1::2] if call.gathers else []
 
 
-def _backward(call: Call, shapes: Sequence[tuple[int, ...]], rows: list[Any], grads: list[Any]) -> tuple[list[Any]]:
+def _backward(call: JaxCall, shapes: Sequence[tuple[int, ...]], rows: list[Any], grads: list[Any]) -> tuple[list[Any]]:
     """``rows``, of collectives that gather, are those that came from each rank."""
     if call.gathers:
         grads = grads[::2]
@@ -69,7 +69,7 @@ def _backward(call: Call, shapes: Sequence[tuple[int, ...]], rows: list[Any], gr
 _recorded.defvjp(_forward, _backward)
 
 
-def _allreduce(call: Call, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
+def _allreduce(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
     if call.how.op not in _SMOOTH:
         raise UsageError(
             f"grad through allreduce with op={call.how.op.name.capitalize()} ({call.line}). No gradient is defined for"
@@ -78,12 +78,12 @@ def _allreduce(call: Call, shapes: Any, rows: Any, grads: list[Any]) -> list[Any
     return carry(call.named("grad"), grads)
 
 
-def _broadcast(call: Call, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
+def _broadcast(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
     averaged = carry(call.named("grad", kind=Kind.ALLREDUCE, how=_AVERAGE), grads)
     return averaged if session.engine().rank == call.root else [jnp.zeros_like(grad) for grad in averaged]
 
 
-def _allgather(call: Call, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
+def _allgather(call: JaxCall, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
     averaged = carry(call.named("grad", kind=Kind.ALLREDUCE, how=_AVERAGE), grads)
     mine = call.process_set.rank()
     return [
@@ -92,7 +92,7 @@ def _allgather(call: Call, shapes: Any, rows: list[Any], grads: list[Any]) -> li
     ]
 
 
-def _alltoall(call: Call, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
+def _alltoall(call: JaxCall, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
     # In a compiled program all ranks send equally many, so what came back is as much as was sent.
     splits = None if is_traced(rows[0]) else tuple(int(n) for n in rows[0])
     sent_back, _ = carry(call.named("grad", splits=splits), grads)
@@ -100,7 +100,7 @@ def _alltoall(call: Call, shapes: Any, rows: list[Any], grads: list[Any]) -> lis
     return [jnp.pad(sent_back, [(0, stayed)] + [(0, 0)] * (sent_back.ndim - 1)) if stayed else sent_back]
 
 
-def _reducescatter(call: Call, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
+def _reducescatter(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
     size = call.process_set.size()
     factor = call.how.prescale * call.how.postscale * (size if call.how.op is ReduceOp.SUM else 1)
     scaled = [grad * factor for grad in grads] if factor != 1 else grads

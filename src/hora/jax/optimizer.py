@@ -14,10 +14,10 @@ import optax
 
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
-from hora.jax.compression import Compression, Compressor
+from hora.jax.compression import Compression
 from hora.jax.functions import allreduce_gradients
-from hora.ops.resolve import predivided
-from hora.transport.base import ReduceOp
+from hora.ops.gradients import GradientRule
+from hora.types import ReduceOp
 
 __all__ = ["Accumulated", "DistributedOptimizer"]
 
@@ -32,7 +32,7 @@ class Accumulated(NamedTuple):
 
 def DistributedOptimizer(  # Horovod's name for it
     optimizer: Any,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = ReduceOp.AVERAGE,
     gradient_predivide_factor: float = 1.0,
@@ -52,7 +52,8 @@ def DistributedOptimizer(  # Horovod's name for it
 
     Args:
         optimizer: Any ``optax.GradientTransformation``.
-        compression: ``Compression.none``, ``.fp16`` or ``.bf16``: reduce in fewer bits.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``: reduce in fewer bits. Or one with a memory, such as
+            those of ``hora.torch.Compression``.
         backward_passes_per_step: Add up the gradients of so many calls of ``update`` before they are combined; the
             calls between give updates of zero. As in Horovod, they are added, not averaged.
         op: Average or Sum of the gradients; Adasum combines the updates of each rank's own step instead.
@@ -61,22 +62,18 @@ def DistributedOptimizer(  # Horovod's name for it
         process_set: The ranks that take part; all of them unless given. Others step by themselves.
         name: What the operation is called. Two optimizers that work at the same time need two names.
     """
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
-        raise UsageError(
-            f"DistributedOptimizer with op={ReduceOp(op).name.capitalize()}. Gradients are combined to the gradient of"
-            " all ranks' loss. Use Average, Sum or Adasum."
-        )
     if backward_passes_per_step < 1:
         raise UsageError(
             f"backward_passes_per_step={backward_passes_per_step}. It says how many gradients make a step. Give 1 or"
             " more."
         )
-    predivided(op, gradient_predivide_factor, 1)  # refuses here, and not in the first step, what cannot be
+    rule = GradientRule(ReduceOp(op), gradient_predivide_factor, compression=compression, process_set=process_set)
+    rule.check(ReduceOp.ADASUM, advice="Use Average, Sum or Adasum.")  # here, and not in the first step
 
     def reduce(tree: Any) -> Any:
         if not process_set.included():
             return tree
-        how = predivided(op, gradient_predivide_factor, process_set.size())
+        how = rule.how
         return allreduce_gradients(tree, how.op, compression, name, how.prescale, how.postscale, process_set)
 
     def step(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

@@ -17,11 +17,13 @@ front-end of the backend, are imported when they are first asked for.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from hora.config.quiet import importing_tensorflow as _importing
+
 try:
-    import keras as _keras
+    with _importing():
+        import keras as _keras
 except ImportError as _error:
     raise ImportError(
         f"hora.keras needs Keras 3 and the framework it runs on, and one of them is missing here ({_error}). Install"
@@ -34,165 +36,43 @@ if int(_keras.__version__.split(".")[0]) < 3:
         " 'keras>=3.4'; or stay with Keras 2 and train with hora.tensorflow.DistributedGradientTape."
     )
 
-from hora.engine.preempt import PREEMPTED_EXIT_CODE, preempted
-from hora.engine.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from hora.engine.session import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hora.errors import (
-    DeadlockError,
-    DivergenceError,
-    DuplicateNameError,
-    EnvironmentUnfit,
-    HoraError,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    MismatchError,
-    NonFiniteError,
-    NotInitializedError,
-    NotMemberError,
-    PeerLostError,
-    ShutDownError,
-    StallError,
-    UnsupportedError,
-    UsageError,
-)
-from hora.transport.base import ReduceOp as _ReduceOp
-
-if TYPE_CHECKING:
-    from hora.keras import callbacks, elastic
-    from hora.keras.collectives import allgather, allreduce, barrier, broadcast, reducescatter
-    from hora.keras.functions import broadcast_global_variables, broadcast_model, broadcast_variables, load_model
-    from hora.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-    from hora.ops.objects import allgather_object, broadcast_object
-
-    Compression: Any
-
-Average, Sum, Adasum = _ReduceOp.AVERAGE, _ReduceOp.SUM, _ReduceOp.ADASUM
-Min, Max, Product = _ReduceOp.MIN, _ReduceOp.MAX, _ReduceOp.PRODUCT
-
-__all__ = [
-    "PREEMPTED_EXIT_CODE",
-    "Adasum",
-    "Average",
-    "Compression",
-    "DeadlockError",
-    "DistributedOptimizer",
-    "DivergenceError",
-    "DuplicateNameError",
-    "EnvironmentUnfit",
-    "HoraError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "MismatchError",
-    "NonFiniteError",
-    "NotInitializedError",
-    "NotMemberError",
-    "PartialDistributedOptimizer",
-    "PeerLostError",
-    "ProcessSet",
-    "Product",
-    "ShutDownError",
-    "StallError",
-    "Sum",
-    "UnsupportedError",
-    "UsageError",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "barrier",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_model",
-    "broadcast_object",
-    "broadcast_variables",
-    "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "preempted",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
+from hora import basics as _basics
+from hora.basics import *  # noqa: F403
+from hora.errors import *  # noqa: F403  # said again for type checkers: a star's star is not followed
+from hora.ops.later import later as _later
 
 _LATER = {
-    "DistributedOptimizer": "keras.optimizer",
-    "PartialDistributedOptimizer": "keras.optimizer",
-    "allgather": "keras.collectives",
-    "allgather_object": "ops.objects",
-    "allreduce": "keras.collectives",
-    "barrier": "keras.collectives",
-    "broadcast": "keras.collectives",
-    "broadcast_global_variables": "keras.functions",
-    "broadcast_model": "keras.functions",
-    "broadcast_object": "ops.objects",
-    "broadcast_variables": "keras.functions",
-    "load_model": "keras.functions",
-    "reducescatter": "keras.collectives",
+    "Compression": f"hora.{_keras.config.backend()}",  # each framework has its own, for its own tensors
+    "DistributedOptimizer": ".optimizer",
+    "PartialDistributedOptimizer": ".optimizer",
+    "allgather": ".collectives",
+    "allgather_object": "hora.ops.objects",
+    "allreduce": ".collectives",
+    "barrier": ".collectives",
+    "broadcast": ".collectives",
+    "broadcast_global_variables": ".functions",
+    "broadcast_model": ".functions",
+    "broadcast_object": "hora.ops.objects",
+    "broadcast_variables": ".functions",
+    "callbacks": ".callbacks",
+    "elastic": ".elastic",
+    "load_model": ".functions",
+    "reducescatter": ".collectives",
 }
-_MODULES = ("callbacks", "elastic")
 
+__all__ = [*_LATER]
+__all__ += _basics.__all__
 
-if not TYPE_CHECKING:  # a type checker has seen the imports above, and is to complain about what there is not
+if TYPE_CHECKING:
+    from hora.keras import callbacks as callbacks
+    from hora.keras import elastic as elastic
+    from hora.keras.collectives import *  # noqa: F403
+    from hora.keras.functions import *  # noqa: F403
+    from hora.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+    from hora.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+    from hora.ops.objects import allgather_object as allgather_object
+    from hora.ops.objects import broadcast_object as broadcast_object
 
-    def __getattr__(name: str) -> Any:
-        if name in _LATER:
-            value = getattr(importlib.import_module(f"hora.{_LATER[name]}"), name)
-        elif name in _MODULES:
-            value = importlib.import_module(f"hora.keras.{name}")
-        elif name == "Compression":  # each framework has its own, for its own tensors
-            value = importlib.import_module(f"hora.{_keras.config.backend()}").Compression
-        else:
-            raise AttributeError(f"module 'hora.keras' has no attribute {name!r}")
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_LATER, *_MODULES, "Compression"]
+    Compression: Any
+else:
+    __getattr__, __dir__ = _later(__name__, _LATER)

@@ -9,18 +9,18 @@ another has put behind one of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
-from hora.engine.process_set import ProcessSet
-from hora.errors import EnvironmentUnfit, UsageError
-from hora.ops.resolve import Reduction
+from hora.errors import EnvironmentUnfit
+from hora.ops.compression import NoneCompressor, has_memory
+from hora.ops.gradients import GradientRule
+from hora.ops.steps import step_of
 
 __all__ = [
     "Array",
-    "Journey",
     "allreduce_gradients",
     "from_numpy",
     "is_tensor",
@@ -32,16 +32,6 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BACKENDS = ("tensorflow", "torch", "jax")
-
-
-class Journey(NamedTuple):
-    """How gradients travel: under which name, how they are combined, with whom, in which form."""
-
-    name: str
-    how: Reduction
-    process_set: ProcessSet
-    compression: Any = None  # a compressor of the backend's front-end; None: as they are
-    sparse_as_dense: bool = False
 
 
 def is_tensor(value: Any) -> bool:
@@ -76,7 +66,7 @@ def scaled(gradient: Any, factor: float) -> Any:
     return gradient * factor
 
 
-def allreduce_gradients(gradients: Sequence[Any], journey: Journey) -> list[Any]:
+def allreduce_gradients(gradients: Sequence[Any], name: str, rule: GradientRule) -> list[Any]:
     """The gradients, combined over the ranks; also inside a compiled step. None of them may be None."""
     backend = keras.config.backend()
     try:
@@ -86,66 +76,49 @@ def allreduce_gradients(gradients: Sequence[Any], journey: Journey) -> list[Any]
             f"Keras runs on the backend {backend!r}, which computes no gradients that Hora could carry. Set"
             f" KERAS_BACKEND to one of {', '.join(BACKENDS)} before keras is imported."
         ) from None
-    return carry(gradients, journey)
+    return carry(gradients, name, rule)
 
 
-def _on_torch(gradients: Sequence[Any], journey: Journey) -> list[Any]:
+def _on_torch(gradients: Sequence[Any], name: str, rule: GradientRule) -> list[Any]:
     """In place, on the gradients themselves."""
     import torch
 
     import hora.torch as hvd
-    from hora.torch.compression import GradientCompressor
 
-    name, how, process_set = journey.name, journey.how, journey.process_set
-    compression = hvd.Compression.none if journey.compression is None else journey.compression
-    with torch.no_grad():
+    how, ranks, compression = rule.how, rule.process_set, rule.compression
+    with torch.no_grad(), step_of(name, done=True):
         dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
-        if isinstance(compression, GradientCompressor):
-            if how.prescale != 1.0 or how.postscale != 1.0:
-                raise UsageError(
-                    f"gradient_predivide_factor or backward_passes_per_step with compression={compression!r}. It"
-                    " has a memory of what it left out, which must not be scaled. Leave one of them out."
-                )
-            finishes = [
-                compression.start(f"{name}.{i}", gradient, how.op, process_set) for i, gradient in enumerate(dense)
-            ]
+        if has_memory(compression):
+            finishes = [compression.start(f"{name}.{i}", gradient, how.op, ranks) for i, gradient in enumerate(dense)]
             return [finish() for finish in finishes]
-        if compression is hvd.Compression.none:
-            return hvd.grouped_allreduce_(
-                dense, name=name, op=how.op, prescale_factor=how.prescale, postscale_factor=how.postscale,
-                process_set=process_set,
-            )  # fmt: skip
-        return hvd.grouped_allreduce(
-            dense, name=name, compression=compression, op=how.op, prescale_factor=how.prescale,
-            postscale_factor=how.postscale, process_set=process_set,
-        )  # fmt: skip
+        options: dict[str, Any] = {"op": how.op, "prescale_factor": how.prescale, "postscale_factor": how.postscale}
+        if compression is NoneCompressor:
+            return hvd.grouped_allreduce_(dense, name=name, process_set=ranks, **options)
+        return hvd.grouped_allreduce(dense, name=name, process_set=ranks, compression=compression, **options)
 
 
-def _on_tensorflow(gradients: Sequence[Any], journey: Journey) -> list[Any]:
+def _on_tensorflow(gradients: Sequence[Any], name: str, rule: GradientRule) -> list[Any]:
     """Also inside ``tf.function``, where it is one operation of the graph."""
-    from hora.tensorflow.compression import Compression
     from hora.tensorflow.reduce import reduce_gradients
 
-    compression = Compression.none if journey.compression is None else journey.compression
     reduced: list[Any] = reduce_gradients(
-        gradients, journey.how, journey.name, journey.process_set, compression, journey.sparse_as_dense
+        gradients, rule.how, name, rule.process_set, rule.compression, rule.sparse_as_dense
     )
     return reduced
 
 
-def _on_jax(gradients: Sequence[Any], journey: Journey) -> list[Any]:
+def _on_jax(gradients: Sequence[Any], name: str, rule: GradientRule) -> list[Any]:
     """Also inside a compiled step, of which it is one call back to the host."""
     import hora.jax as hvd
 
-    how = journey.how
-    compression = hvd.Compression.none if journey.compression is None else journey.compression
+    how = rule.how
     return hvd.grouped_allreduce(
-        gradients, name=journey.name, compression=compression, op=how.op, prescale_factor=how.prescale,
-        postscale_factor=how.postscale, process_set=journey.process_set,
+        gradients, name=name, compression=rule.compression, op=how.op, prescale_factor=how.prescale,
+        postscale_factor=how.postscale, process_set=rule.process_set,
     )  # fmt: skip
 
 
-_CARRIERS: dict[str, Callable[[Sequence[Any], Journey], list[Any]]] = {
+_CARRIERS: dict[str, Callable[[Sequence[Any], str, GradientRule], list[Any]]] = {
     "jax": _on_jax,
     "tensorflow": _on_tensorflow,
     "torch": _on_torch,

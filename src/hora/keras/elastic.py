@@ -1,18 +1,36 @@
-"""Callbacks that keep a state up to date while ``model.fit`` runs, for jobs that may have to go on from it.
+"""Elastic training with Keras, on any backend: a model's state, and callbacks that keep it up to date in ``model.fit``.
 
-A state is any object: ``CommitStateCallback`` calls its ``commit()``, the others set its ``batch`` and ``epoch``. In
-the list of callbacks ``CommitStateCallback`` comes last, so that it commits what the others have set.
+``CommitStateCallback`` calls the state's ``commit()``, the others set its ``batch`` and ``epoch``. In the list of
+callbacks ``CommitStateCallback`` comes last, so that it commits what the others have set.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from hora.elastic import run as elastic_run
+from hora.elastic.model import ModelState
 from hora.errors import UsageError
+from hora.keras.adapter import to_numpy
 
-__all__ = ["CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"]
+__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function that trains with a state, so that it goes on when workers are lost or come."""
+    return elastic_run.run(elastic_run.unwrapping(func))
+
+
+class KerasState(ModelState):
+    __doc__ = ModelState.__doc__
+
+    @staticmethod
+    def _to_array(variable: Any) -> Any:
+        return np.array(to_numpy(variable))
 
 
 class CommitStateCallback(keras.callbacks.Callback):

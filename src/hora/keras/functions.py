@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 
@@ -18,6 +17,7 @@ from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import MismatchError, UsageError
 from hora.keras.adapter import on_host, to_numpy
+from hora.keras.compat import restore_state
 from hora.keras.optimizer import DistributedOptimizer
 from hora.ops import host
 
@@ -43,7 +43,7 @@ def broadcast_variables(
     moved = [host.broadcast([on_host(array)], root_rank, f"{name}.{i}", process_set) for i, array in enumerate(arrays)]
     root = session.engine().rank == root_rank
     for variable, array, started in zip(ours, arrays, moved, strict=True):
-        (result,) = started.result()
+        (result,) = started.wait()
         if not root:
             variable.assign(result.view(array.dtype))
 
@@ -54,8 +54,8 @@ def _is_random_state(variable: Any) -> bool:
 
 def _check_number(variables: Sequence[Any], process_set: ProcessSet, name: str) -> None:
     """All ranks see all ranks' numbers, so that a difference raises everywhere instead of leaving some waiting."""
-    (gathered,) = host.allgather([np.array([len(variables)])], f"{name}.number", process_set).result()
-    numbers = gathered.array.tolist()
+    (gathered,) = host.allgather([np.array([len(variables)])], f"{name}.number", process_set).wait()
+    numbers = gathered.tensor.tolist()
     if len(set(numbers)) > 1:
         table = "\n".join(f"  rank {rank}: {n}" for rank, n in zip(process_set.ranks, numbers, strict=True))
         raise MismatchError(
@@ -122,24 +122,6 @@ def load_model(
     known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known or None, **options)
     if getattr(model, "optimizer", None) is not None:
-        _restore_state(model, filepath)
+        restore_state(model, filepath)
         DistributedOptimizer(model.optimizer, compression=compression)
     return model
-
-
-def _restore_state(model: Any, filepath: Any) -> None:
-    """Of an h5 file: Keras 3 makes the optimizer's variables for those of the model itself, not for its layers'."""
-    optimizer = model.optimizer
-    if not str(filepath).endswith((".h5", ".hdf5")) or not optimizer.built:
-        return
-    if len(optimizer._trainable_variables) == len(model.trainable_variables):
-        return
-    from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
-
-    fresh = type(optimizer).from_config(optimizer.get_config())
-    fresh.build(model.trainable_variables)
-    with h5py.File(filepath, "r") as file:
-        values = [np.asarray(value) for value in load_optimizer_weights_from_hdf5_group(file)]
-    for variable, value in zip(fresh.variables, values, strict=True):
-        variable.assign(value)
-    model.optimizer = fresh

@@ -12,8 +12,6 @@ reduced when they are used, and not before. An optimizer that hands its gradient
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -21,8 +19,12 @@ import keras
 
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
-from hora.keras.gradients import Gradients
-from hora.transport.base import ReduceOp
+from hora.keras import compat
+from hora.keras.adapter import allreduce_gradients, scaled
+from hora.ops.compression import NoneCompressor
+from hora.ops.gradients import GradientRule
+from hora.ops.numbering import name_of
+from hora.types import ReduceOp
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "innermost"]
 
@@ -52,7 +54,7 @@ def DistributedOptimizer(
         name: What the gradients are called on all ranks; numbered unless given.
         device_dense: Taken for Horovod's sake; gradients are reduced where they are.
         device_sparse: The same.
-        compression: ``Compression.none``, ``fp16`` or ``bf16``; on the torch backend also one with a memory.
+        compression: ``Compression.none``, ``fp16`` or ``bf16``, or one with a memory (``hora.torch.Compression``).
         sparse_as_dense: Reduce sparse gradients as dense ones: faster where most rows are touched.
         gradient_predivide_factor: f divides by f before and by size/f after the summation; op=Average only.
         op: Average or Sum.
@@ -83,19 +85,19 @@ def DistributedOptimizer(
             " optimizer."
         )
     passes = _accumulate(optimizer, backward_passes_per_step)
-    gradients = Gradients(
+    rule = GradientRule(
         name=name,
         op=ReduceOp(op),
-        predivide_factor=float(gradient_predivide_factor),
+        predivide=float(gradient_predivide_factor),
         factor=1.0 if average_aggregated_gradients else float(passes),
-        compression=compression,
+        compression=NoneCompressor if compression is None else compression,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
-    gradients.check()
-    _teach_keras()
-    return _distribute(optimizer, gradients)
+    rule.check(advice="Use op=Average or op=Sum; Adasum needs hora.torch.")
+    compat.teach_keras(_Distributed, _take_over)
+    return _distribute(optimizer, rule)
 
 
 def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
@@ -137,12 +139,13 @@ class _Kept:
     def __init__(self) -> None:
         self.local: list[Any] = []  # layers and variables whose gradients stay here
         self.variables: Sequence[Any] = ()  # of the gradients that are being applied
+        self.resting = False
 
 
 class _Distributed:
     """What all of them have."""
 
-    _hora_gradients: ClassVar[Gradients]
+    _hora_rule: ClassVar[GradientRule]
     _hora_base: ClassVar[type]  # the class that it was
 
     @property
@@ -156,8 +159,21 @@ class _Distributed:
         """Let the gradient of this variable stay on its rank."""
         self._hora.local.append(var)
 
+    def rest(self, resting: bool) -> None:
+        """Step on this rank's own gradients, as without Hora, until told otherwise; all ranks do so between the same
+        steps. For measuring what communication costs. A step that is compiled has to be compiled again."""
+        self._hora.resting = resting
+
     def _hora_reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        return self._hora_gradients.reduce(self, gradients, self._hora_places(variables))
+        if self._hora.resting:
+            return list(gradients)
+        rule = self._hora_rule
+
+        def reduce(own: list[Any]) -> list[Any]:
+            name = rule.name or name_of(self, "keras.gradients", rule.process_set)
+            return allreduce_gradients(own, name, rule)
+
+        return rule.apply(gradients, reduce, scaled, self._hora_places(variables))
 
     def _hora_places(self, variables: Sequence[Any]) -> frozenset[int]:
         """Where the local ones are among them."""
@@ -181,7 +197,7 @@ class _Stepping(_Distributed):
 
     def _hora_in_time(self, grads: Sequence[Any]) -> Sequence[Any]:
         steps = self.gradient_accumulation_steps  # type: ignore[attr-defined]
-        if not steps or keras.config.backend() != "jax":
+        if not steps or self._hora.resting or keras.config.backend() != "jax":
             return self._hora_reduced(grads, self._hora.variables)
         # On JAX, Keras computes an update in every step and throws away those that it did not mean.
         used = (self._iterations + 1) % steps == 0  # type: ignore[attr-defined]
@@ -209,7 +225,7 @@ class _LossScaling(_Handing):
         return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 
-def _distribute(optimizer: Any, gradients: Gradients) -> Any:
+def _distribute(optimizer: Any, rule: GradientRule) -> Any:
     """Give the optimizer its new class."""
     base = type(optimizer)
     first: type[_Distributed] = _Stepping
@@ -217,26 +233,11 @@ def _distribute(optimizer: Any, gradients: Gradients) -> Any:
         first = _LossScaling
     elif hasattr(optimizer, "optimizers"):  # MultiOptimizer
         first = _Handing
-    body = {"_hora_gradients": gradients, "_hora_base": base, "__module__": base.__module__, "__doc__": base.__doc__}
+    body = {"_hora_rule": rule, "_hora_base": base, "__module__": base.__module__, "__doc__": base.__doc__}
     cls: Any = type(base.__name__, (first, base), {**body, "__qualname__": base.__qualname__})
-    _share_name(base, cls)
+    compat.share_name(base, cls)
     optimizer.__class__ = cls
     return optimizer
-
-
-def _share_name(base: type, cls: type) -> None:
-    """Let Keras write the same name for the class into a file as for the one that it is derived from."""
-    from keras.src import api_export
-    from keras.src.saving import object_registration
-
-    for ancestor in base.__mro__:  # on torch, keras.optimizers.SGD makes an object of a class derived from it
-        public = api_export.REGISTERED_OBJS_TO_NAMES.get(ancestor)
-        if public is not None and ancestor.__name__ == base.__name__:
-            api_export.REGISTERED_OBJS_TO_NAMES[cls] = public
-            return
-    registered = object_registration.GLOBAL_CUSTOM_NAMES.get(base)
-    if registered is not None:
-        object_registration.GLOBAL_CUSTOM_NAMES[cls] = registered
 
 
 def _accumulate(optimizer: Any, passes: int) -> int:
@@ -262,53 +263,8 @@ def _accumulate(optimizer: Any, passes: int) -> int:
     return passes
 
 
-@functools.cache
-def _teach_keras() -> None:
-    """Let Keras do the right thing with a distributed optimizer in the places where it does not ask it, once.
-
-    ``model.compile`` makes a ``LossScaleOptimizer`` for the optimizer of a float16 model. That looks for overflow
-    before it hands gradients on; if they were reduced only then, a rank with an overflow would leave out a step that
-    the others wait in. So whoever scales the loss takes the reducing over.
-    """
-    scaling: Any = keras.optimizers.LossScaleOptimizer
-    init = scaling.__init__
-
-    @functools.wraps(init)
-    def __init__(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, inner_optimizer, *args, **kwargs)
-        if isinstance(inner_optimizer, _Distributed) and not isinstance(self, _Distributed):
-            gradients, kept = inner_optimizer._hora_gradients, inner_optimizer._hora
-            inner_optimizer.__class__ = inner_optimizer._hora_base
-            _distribute(self, gradients).__dict__["_hora_kept"] = kept
-
-    scaling.__init__ = __init__
-    if keras.config.backend() == "tensorflow":
-        _teach_keras_on_tensorflow(keras.Model)
-
-
-def _teach_keras_on_tensorflow(model: Any) -> None:
-    """Two things that are different there.
-
-    Where there is a GPU, Keras has XLA compile the step unless told not to, from which no gradient gets out to be
-    reduced. And it leaves it to the first step to make variables, as it does not elsewhere: too late to broadcast them.
-    """
-
-    def is_distributed(self: Any) -> bool:
-        return isinstance(getattr(self, "optimizer", None), _Distributed)
-
-    resolve, build = model._resolve_auto_jit_compile, model._maybe_symbolic_build
-
-    @functools.wraps(resolve)
-    def _resolve_auto_jit_compile(self: Any) -> Any:
-        return False if is_distributed(self) else resolve(self)
-
-    @functools.wraps(build)
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        build(self, iterator=iterator, data_batch=data_batch)
-        if is_distributed(self) and not self.built:
-            data = getattr(iterator, "_distributed_dataset", None)  # of which no batch is taken: it may have no other
-            like = data_batch if data is None else data.element_spec
-            with contextlib.suppress(ValueError, RuntimeError, TypeError):  # then the first step makes them after all
-                self._symbolic_build(data_batch=like)
-
-    model._resolve_auto_jit_compile, model._maybe_symbolic_build = _resolve_auto_jit_compile, _maybe_symbolic_build
+def _take_over(optimizer: Any, inner: Any) -> None:
+    """Whoever scales the loss for a distributed optimizer reduces gradients in its place."""
+    rule, kept = inner._hora_rule, inner._hora
+    inner.__class__ = inner._hora_base
+    _distribute(optimizer, rule).__dict__["_hora_kept"] = kept

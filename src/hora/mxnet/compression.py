@@ -1,53 +1,35 @@
-"""Compression: reduce in fewer bits than the array has. MXNet has no arithmetic for bfloat16, so there is only fp16."""
+"""Compression for MXNet's arrays: ``ops.compression``, with MXNet's casts. It has no arithmetic for bfloat16."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from hora.ops import compression
+from hora.ops.compression import Compressor, NoneCompressor
+from hora.types import DType
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor(Protocol):
-    """What ``compression=`` takes."""
-
+class _Element:
     @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """The array to send, and whatever is needed to undo it."""
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """The received array, as it was before ``compress``."""
-
-
-class NoneCompressor:
-    """Sends the array as it is."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor
-
-
-class FP16Compressor:
-    """Reduces floating-point arrays in float16: 10 bits of fraction, overflows beyond 65504."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
+    def is_wide(tensor: Any) -> bool:
         dtype = np.dtype(tensor.dtype)
-        return (tensor.astype("float16"), dtype) if dtype.kind == "f" and dtype.itemsize > 2 else (tensor, None)
+        return bool(dtype.kind == "f") and dtype.itemsize > 2
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor if ctx is None else tensor.astype(ctx)
+    def dtype(narrow: DType) -> Any:
+        return None if narrow is DType.BFLOAT16 else narrow.name.lower()
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
 
 
-class Compression:
+class Compression(compression.Compression, element=_Element):
     """The compressors to choose from."""
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
+
+FP16Compressor = Compression.fp16

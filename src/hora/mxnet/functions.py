@@ -6,7 +6,7 @@ rank, each under its own name.
 
 from __future__ import annotations
 
-import types
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ import mxnet as mx
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.mxnet.adapter import put_back, view
+from hora.mxnet.compat import when_initialised
 from hora.ops import host
 
 __all__ = ["broadcast_parameters"]
@@ -45,25 +46,16 @@ def broadcast_parameters(
         try:
             tensors[name] = value.data(value.list_ctx()[0]) if value._data is not None else value.data()
         except mx.gluon.parameter.DeferredInitializationError:
-            _broadcast_when_there(value, root_rank, name, process_set)
+            when_initialised(
+                value, functools.partial(_broadcast, root_rank=root_rank, name=name, process_set=process_set)
+            )
     for name, tensor in tensors.items():
         _broadcast([tensor], root_rank, name, process_set)
-
-
-def _broadcast_when_there(parameter: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
-    give_values = parameter._init_impl
-
-    def give_and_broadcast(self: Any, *arguments: Any, **options: Any) -> None:
-        give_values(*arguments, **options)
-        self._init_impl = give_values  # initialised again, it is the user's to broadcast
-        _broadcast(self.list_data(), root_rank, name, process_set)
-
-    parameter._init_impl = types.MethodType(give_and_broadcast, parameter)
 
 
 def _broadcast(copies: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> None:
     """Of the copies that one process has on several devices, the first is sent."""
     memory = view(copies[0], write=True)
-    host.broadcast([memory], root_rank, name, process_set, into=[memory]).result()
+    host.broadcast([memory], root_rank, name, process_set, into=[memory]).wait()
     for copy in copies:
         put_back(copy, memory)

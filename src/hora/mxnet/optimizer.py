@@ -12,10 +12,10 @@ from typing import Any
 import mxnet as mx
 
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.mxnet.collectives import reduce_in_place
-from hora.mxnet.compression import Compression, Compressor
-from hora.ops.resolve import predivided
-from hora.transport.base import ReduceOp
+from hora.mxnet.compression import Compression
+from hora.mxnet.forms import reduce_in_place
+from hora.ops.compression import has_memory
+from hora.ops.gradients import GradientRule
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer"]
 
@@ -40,7 +40,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc, unused
     ) -> None:
         # Not the base class's: everything but update() is the wrapped optimizer's.
         self._optimizer, self._process_set = optimizer, process_set
-        self._how = predivided(ReduceOp.AVERAGE, gradient_predivide_factor, process_set.size())
+        self._how = GradientRule(predivide=gradient_predivide_factor, process_set=process_set).how
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_optimizer", "_process_set", "_how"):  # not there while it is being unpickled
@@ -83,7 +83,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc, unused-ignore]
         params: ``net.collect_params()``, or a list of parameters.
         optimizer: An optimizer, or its name.
         optimizer_params: Its options, if it is given by name.
-        compression: ``Compression.none`` or ``.fp16``.
+        compression: ``Compression.none`` or ``.fp16``, or one with a memory.
         gradient_predivide_factor: f divides by f before the sum and by size/f after it.
         prefix: Put in front of the names; two trainers that work at the same time need two.
         num_groups: Taken for Horovod's sake: all gradients are one group.
@@ -95,7 +95,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc, unused-ignore]
         params: Any,
         optimizer: Any,
         optimizer_params: dict[str, Any] | None = None,
-        compression: type[Compressor] = Compression.none,
+        compression: Any = Compression.none,
         gradient_predivide_factor: float = 1.0,
         prefix: str | None = None,
         num_groups: int = 0,
@@ -109,17 +109,23 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc, unused-ignore]
             )
             optimizer = optimizer._optimizer
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._hora_how = predivided(ReduceOp.AVERAGE, gradient_predivide_factor, process_set.size())
-        self._hora_set = process_set
-        self._hora_compression, self._hora_name = compression, f"{prefix or ''}gradients"
+        self._hora_rule = GradientRule(
+            predivide=gradient_predivide_factor, compression=compression, process_set=process_set
+        )
+        self._hora_rule.check()
+        self._hora_name = f"{prefix or ''}gradients"
 
     def _allreduce_grads(self) -> None:
         """What ``step`` and ``allreduce_grads`` call."""
-        if not self._hora_set.included() or self._hora_set.size() == 1:
+        rule = self._hora_rule
+        if not rule.takes_part():
             return
         own = [parameter.list_grad()[0] for parameter in self._params if parameter.grad_req != "null"]
-        small, contexts = zip(*(self._hora_compression.compress(grad) for grad in own), strict=True)
-        reduce_in_place(small, self._hora_how, self._hora_name, self._hora_set)
+        if has_memory(rule.compression):
+            reduce_in_place(own, rule.how, self._hora_name, rule.process_set, rule.compression)
+            return
+        small, contexts = zip(*(rule.compression.compress(grad) for grad in own), strict=True)
+        reduce_in_place(small, rule.how, self._hora_name, rule.process_set)
         for grad, sent, context in zip(own, small, contexts, strict=True):
             if sent is not grad:
-                grad[:] = self._hora_compression.decompress(sent, context)
+                grad[:] = rule.compression.decompress(sent, context)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from hora.ops.table import FUNCTIONS, Collective, Form
+from hora.ops.table import FUNCTIONS, Argument, Collective, Form
 
 __all__ = ["documented", "render"]
 
@@ -28,10 +28,10 @@ def documented(function: _Function) -> _Function:
     return function
 
 
-def render(collective: Collective, form: Form, more: str = "") -> str:
-    """The docstring of one form."""
+def render(collective: Collective, form: Form, more: str = "", arguments: Sequence[Argument] | None = None) -> str:
+    """The docstring of one form; of a front-end whose arguments differ from the table's, with those."""
     parts = [collective.summary, collective.meaning, collective.example, _about_form(form)]
-    parts += [_arguments(collective, form), _returns(collective, form)]
+    parts += [_arguments(collective.parameters(form) if arguments is None else arguments), _returns(collective, form)]
     if collective.gradient and not form.asynchronous:
         parts.append(f"Gradient: {collective.gradient}")
     parts.append(textwrap.dedent(more).strip())
@@ -72,9 +72,9 @@ def _about_form(form: Form) -> str:
     return " ".join(says)
 
 
-def _arguments(collective: Collective, form: Form) -> str:
+def _arguments(arguments: Sequence[Argument]) -> str:
     lines = ["Args:"]
-    for argument in collective.parameters(form):
+    for argument in arguments:
         text = f"{argument.name}: {argument.doc}"
         lines.append(_wrap(text, "    ", "        "))
     return "\n".join(lines)

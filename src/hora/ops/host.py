@@ -1,8 +1,8 @@
-"""Hands numpy arrays to the engine: one function a collective, each returning what is under way.
+"""Hands numpy arrays to the engine: ``ops.operation``'s collectives on them.
 
 This is what front-ends without a mover of their own stand on: they show their tensors as numpy arrays over the same
-memory, and get arrays back that their framework can take without a copy. All functions take a list of arrays; a group
-is a list, a single array a list of one. Nothing here knows of gradients, nor imports a framework.
+memory, and get arrays back that their framework can take without a copy. Nothing here knows of gradients, nor imports a
+framework.
 
 Promises: an array that cannot be carried is refused before anything is sent. A contiguous array is read where it lies.
 Results lie where ``into`` says, which may be the inputs themselves, or else in fresh memory that begins at a multiple
@@ -13,27 +13,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hora.engine import session
-from hora.engine.backend import Outcome
+from hora.engine.backend import OperationOutcome, UnderWay
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
-from hora.ops.resolve import Reduction, check_rows, equal_splits, scattered_rows, splits_of
-from hora.ops.started import Started
-from hora.transport.base import Buffer, DType, Kind
+from hora.ops import operation
+from hora.ops.compression import GradientCompressor
+from hora.ops.operation import GatheredRows
+from hora.ops.steps import begin_step
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 
 __all__ = [
     "ALIGNMENT",
     "Array",
-    "Gathered",
+    "GatheredRows",
     "address_of",
     "allgather",
     "allreduce",
     "alltoall",
     "broadcast",
+    "compressed",
     "dtype_of",
     "empty",
     "reducescatter",
@@ -52,13 +55,6 @@ _WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype("uint16"): np.dtype("int32"),
     np.dtype("uint32"): np.dtype("int64"),
 }
-
-
-class Gathered(NamedTuple):
-    """Rows that came together from all ranks of a set, and how many came from each, in rank order."""
-
-    array: Array
-    rows: tuple[int, ...]
 
 
 def dtype_of(array: Array) -> DType:
@@ -125,29 +121,48 @@ def allreduce(
     *,
     grouped: bool = False,
     into: Sequence[Array] | None = None,
-) -> Started[list[Array]]:
+) -> UnderWay[list[Array]]:
     """Combine; the results are new arrays, or those of ``into``.
 
     >>> from hora.engine.process_set import global_process_set
-    >>> from hora.transport.base import ReduceOp
+    >>> from hora.types import ReduceOp
     >>> session.init()
     >>> array = np.array([1.0, 2.0])
-    >>> allreduce([array], Reduction(ReduceOp.SUM, postscale=10.0), "x", global_process_set, into=[array]).result()
+    >>> allreduce([array], Reduction(ReduceOp.SUM, postscale=10.0), "x", global_process_set, into=[array]).wait()
     [array([10., 20.])]
     >>> array
     array([10., 20.])
     >>> session.shutdown()
     """
-    engine = session.engine()
-    sent = _outgoing(arrays, "allreduce")
+    adapter = _adapter(Kind.ALLREDUCE, arrays)
     if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
         return _widened(arrays, lambda wide: allreduce(wide, how, name, process_set, grouped=grouped), into)
-    outputs, finish = _same_shape_results(arrays, sent, into)
-    ticket = engine.submit(
-        Kind.ALLREDUCE, name, sent, outputs, op=how.op, prescale=how.prescale, postscale=how.postscale,
-        process_set=process_set, grouped=grouped, wire=how.wire,
-    )  # fmt: skip
-    return Started(engine, ticket, finish)
+    gradients = name if grouped and name is not None and "gradients" in name else ""
+    return begin_step(
+        gradients,
+        lambda: operation.allreduce(adapter, arrays, how, name, process_set, grouped=grouped, into=into),
+    )
+
+
+def compressed(
+    arrays: Sequence[Array], memory: GradientCompressor, op: ReduceOp, name: str, process_set: ProcessSet
+) -> UnderWay[list[Array]]:
+    """Combine gradients by a compressor with a memory; the results are new arrays."""
+    own = [np.array(array, order="C") for array in arrays]  # it leaves the result where the gradient was
+    return _Finishing([memory.start(f"{name}.{i}", array, op, process_set) for i, array in enumerate(own)])
+
+
+class _Finishing(UnderWay[list[Array]]):
+    __slots__ = ("_finishes",)
+
+    def __init__(self, finishes: list[Callable[[], Array]]) -> None:
+        self._finishes = finishes
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self) -> list[Array]:
+        return [finish() for finish in self._finishes]
 
 
 def broadcast(
@@ -157,122 +172,44 @@ def broadcast(
     process_set: ProcessSet,
     *,
     into: Sequence[Array] | None = None,
-) -> Started[list[Array]]:
+) -> UnderWay[list[Array]]:
     """Copy the root's; the results are new arrays, or those of ``into``."""
-    engine = session.engine()
-    sent = _outgoing(arrays, "broadcast")
-    outputs, finish = _same_shape_results(arrays, sent, into)
-    ticket = engine.submit(Kind.BROADCAST, name, sent, outputs, root=root, process_set=process_set)
-    return Started(engine, ticket, finish)
+    adapter = _adapter(Kind.BROADCAST, arrays)
+    return operation.broadcast(adapter, arrays, root, name, process_set, into=into)
 
 
 def allgather(
     arrays: Sequence[Array], name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> Started[list[Gathered]]:
+) -> UnderWay[list[GatheredRows[Array]]]:
     """Concatenate rows."""
-    engine = session.engine()
-    sent = _outgoing(arrays, "allgather", rows_matter=True)
-    # The bytes received tell the rows, except of rows without elements: those are sent as a number beside the array.
-    numbers = [_buffer(np.array([len(array)])) for array in arrays if not _row_bytes(array)]
-    ticket = engine.submit(
-        Kind.ALLGATHER, name, [*sent, *numbers], [], process_set=process_set, grouped=grouped,
-    )  # fmt: skip
-    like = [(array.dtype, array.shape[1:], _row_bytes(array)) for array in arrays]
-
-    def finish(outcome: Outcome) -> list[Gathered]:
-        extra = (np.frombuffer(memory, np.int64).tolist() for memory in outcome.memory[len(like) :])
-        gathered = []
-        for (dtype, width, row_bytes), memory, received in zip(like, outcome.memory, outcome.received, strict=False):
-            rows = tuple(n // row_bytes for n in received) if row_bytes else tuple(next(extra))
-            gathered.append(Gathered(_from_memory(memory, dtype, (sum(rows), *width)), rows))
-        return gathered
-
-    return Started(engine, ticket, finish)
+    return operation.allgather(_adapter(Kind.ALLGATHER, arrays), arrays, name, process_set, grouped=grouped)
 
 
 def alltoall(
     array: Array, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet
-) -> Started[Gathered]:
+) -> UnderWay[GatheredRows[Array]]:
     """Exchange rows."""
-    engine = session.engine()
-    dtype_of(array)
-    check_rows("alltoall", array.shape)
-    row_bytes = _row_bytes(array)
-    if not row_bytes:  # the bytes received tell the rows: a byte stands for each that has no elements
-        width, dtype = array.shape[1:], array.dtype
-        counted = alltoall(np.zeros(len(array), np.uint8), splits, name, process_set)
-        return counted.then(lambda rows: Gathered(np.empty((len(rows.array), *width), dtype), rows.rows))
-    set_size = len(process_set.members)
-    splits = equal_splits(len(array), set_size) if splits is None else splits_of(splits, len(array), set_size)
-    ticket = engine.submit(
-        Kind.ALLTOALL, name, [_buffer(array[: sum(splits)])], [], splits=splits, process_set=process_set
-    )
-    dtype, width = array.dtype, array.shape[1:]
-
-    def finish(outcome: Outcome) -> Gathered:
-        rows = tuple(n // row_bytes for n in outcome.received[0])
-        return Gathered(_from_memory(outcome.memory[0], dtype, (sum(rows), *width)), rows)
-
-    return Started(engine, ticket, finish)
+    return operation.alltoall(_adapter(Kind.ALLTOALL, [array]), array, splits, name, process_set)
 
 
 def reducescatter(
-    arrays: Sequence[Array],
-    how: Reduction,
-    name: str | None,
-    process_set: ProcessSet,
-    *,
-    grouped: bool = False,
-) -> Started[list[Array]]:
+    arrays: Sequence[Array], how: Reduction, name: str | None, process_set: ProcessSet, *, grouped: bool = False
+) -> UnderWay[list[Array]]:
     """Combine, and keep this rank's rows."""
-    engine = session.engine()
-    sent = _outgoing(arrays, "reducescatter", rows_matter=True)
+    adapter = _adapter(Kind.REDUCESCATTER, arrays)
     if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
         return _widened(arrays, lambda wide: reducescatter(wide, how, name, process_set, grouped=grouped))
-    below = sum(member < engine.rank for member in process_set.members)  # this rank's place in the set
-    set_size = len(process_set.members)
-    into = [empty((scattered_rows(len(array), set_size, below), *array.shape[1:]), array.dtype) for array in arrays]
-    ticket = engine.submit(
-        Kind.REDUCESCATTER, name, sent, [_buffer(array) for array in into], op=how.op, prescale=how.prescale,
-        postscale=how.postscale, process_set=process_set, grouped=grouped,
-    )  # fmt: skip
-    return Started(engine, ticket, lambda outcome: into)
-
-
-# --- arrays as buffers ------------------------------------------------------------------------------------------------
-
-
-def _outgoing(arrays: Sequence[Array], function: str, rows_matter: bool = False) -> list[Buffer]:
-    """What to send for each."""
-    if not len(arrays):
-        raise UsageError(
-            f"grouped_{function} of an empty list. There is nothing that the ranks could agree on. Leave the call"
-            " out, on all ranks, where there are no tensors."
-        )
-    buffers = [_buffer(array) for array in arrays]
-    if rows_matter:
-        for array in arrays:
-            check_rows(function, array.shape)
-    return buffers
-
-
-def _buffer(array: Array) -> Buffer:
-    """The array's memory, or that of a contiguous copy."""
-    dtype = dtype_of(array)
-    if array.dtype in _WIDER:
-        dtype = _DTYPES[np.dtype(f"int{8 * array.itemsize}")]
-    whole = array if array.flags.c_contiguous else array.copy(order="C")
-    return Buffer(address_of(whole), dtype, whole.shape, whole)
+    return operation.reducescatter(adapter, arrays, how, name, process_set, grouped=grouped)
 
 
 def _widened(
     arrays: Sequence[Array],
-    start: Callable[[list[Array]], Started[list[Array]]],
+    start: Callable[[list[Array]], UnderWay[list[Array]]],
     into: Sequence[Array] | None = None,
-) -> Started[list[Array]]:
+) -> UnderWay[list[Array]]:
     """Begin a reduction of arrays some of which are of a type that is reduced in a wider one."""
     if into is not None:
-        _check_into(arrays, list(into))
+        _check_into(arrays, into)
     types = [array.dtype for array in arrays]
 
     def narrowed(results: list[Array]) -> list[Array]:
@@ -284,29 +221,76 @@ def _widened(
     return start([array.astype(_WIDER.get(array.dtype, array.dtype), copy=False) for array in arrays]).then(narrowed)
 
 
-def _same_shape_results(
-    arrays: Sequence[Array], sent: list[Buffer], into: Sequence[Array] | None
-) -> tuple[list[Buffer], Callable[[Outcome], list[Array]]]:
-    """For results as large as the inputs: where to write, and how the results get to the caller."""
-    if into is None:
-        fresh = [empty(array.shape, array.dtype) for array in arrays]
-        return [_buffer(array) for array in fresh], lambda outcome: fresh
-    given = list(into)
-    _check_into(arrays, given)
-    outputs = [_buffer(array) for array in given]
-    if all(output.owner is array for output, array in zip(outputs, given, strict=True)):
-        return outputs, lambda outcome: given
-
-    def finish(outcome: Outcome) -> list[Array]:
-        for array, output in zip(given, outputs, strict=True):
-            if output.owner is not array:
-                array[...] = output.owner
-        return given
-
-    return outputs, finish
+# --- arrays as memory -------------------------------------------------------------------------------------------------
 
 
-def _check_into(arrays: Sequence[Array], into: list[Array]) -> None:
+class _Adapter:
+    """``ops.operation.Adapter``; it has no state."""
+
+    device = "cpu"
+
+    def sent(self, tensor: Array) -> Array:
+        return tensor if tensor.flags.c_contiguous else tensor.copy(order="C")
+
+    def targets(self, tensors: Sequence[Array], sent: Sequence[Array], into: Sequence[Array] | None) -> Sequence[Array]:
+        if into is None:
+            return [empty(array.shape, array.dtype) for array in tensors]
+        _check_into(tensors, into)
+        return [self.sent(array) for array in into]
+
+    def put(self, target: Array, place: Array) -> None:
+        place[...] = target
+
+    def buffers(self, tensors: Sequence[Array]) -> list[Buffer]:
+        return [Buffer(address_of(array), _moved_as(array), array.shape, array) for array in tensors]
+
+    def empty(self, shape: tuple[int, ...], like: Array) -> Array:
+        return empty(shape, like.dtype)
+
+    def whole_numbers(self, numbers: Sequence[int], like: Array) -> Array:
+        return np.array(numbers)
+
+    def bytes_(self, count: int, like: Array) -> Array:
+        return np.zeros(count, np.uint8)
+
+    def result(self, tensor: Array, like: Array) -> Array:
+        return tensor
+
+    def adopt(self, memory: Any, shape: tuple[int, ...], like: Array) -> Array:
+        """Aligned; usually without a copy."""
+        if not math.prod(shape):
+            return np.empty(shape, like.dtype)
+        array = np.frombuffer(memory, np.uint8).view(like.dtype).reshape(shape)
+        if address_of(array) % ALIGNMENT:
+            aligned = empty(shape, like.dtype)
+            aligned[...] = array
+            return aligned
+        return array
+
+    def read(self, memory: Any) -> list[int]:
+        numbers: list[int] = np.frombuffer(memory, np.int64).tolist()
+        return numbers
+
+    def follow(self, outcome: OperationOutcome) -> OperationOutcome:
+        return outcome
+
+
+_ADAPTER = _Adapter()
+
+
+def _adapter(kind: Kind, arrays: Sequence[Array]) -> _Adapter:
+    """The adapter, for arrays that it can take."""
+    session.engine()
+    operation.check(kind, arrays, dtype_of)
+    return _ADAPTER
+
+
+def _moved_as(array: Array) -> DType:
+    dtype = dtype_of(array)
+    return _DTYPES[np.dtype(f"int{8 * array.itemsize}")] if array.dtype in _WIDER else dtype
+
+
+def _check_into(arrays: Sequence[Array], into: Sequence[Array]) -> None:
     wanted = [(array.dtype, array.shape) for array in arrays]
     found = [(array.dtype, array.shape) for array in into]
     if wanted != found:
@@ -320,20 +304,3 @@ def _check_into(arrays: Sequence[Array], into: list[Array]) -> None:
                 f"into has an array of shape {array.shape} that cannot be written to. The result has to go somewhere."
                 " Give a writable array, or leave into out."
             )
-
-
-def _from_memory(memory: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """An array over memory that the engine allocated, aligned; usually without a copy."""
-    if not math.prod(shape):
-        return np.empty(shape, dtype)
-    array = np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
-    if address_of(array) % ALIGNMENT:
-        aligned = empty(shape, dtype)
-        aligned[...] = array
-        return aligned
-    return array
-
-
-def _row_bytes(array: Array) -> int:
-    nbytes: int = math.prod(array.shape[1:]) * array.dtype.itemsize
-    return nbytes

@@ -128,10 +128,10 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """
     engine = session.engine()
     data, failure = pack(obj, engine.key, engine.rank)
-    (gathered,) = host.allgather([np.frombuffer(data, np.uint8)], name and f"{name}.object", process_set).result()
+    (gathered,) = host.allgather([np.frombuffer(data, np.uint8)], name and f"{name}.object", process_set).wait()
     if failure is not None:
         raise failure
-    received = gathered.array.data
+    received = gathered.tensor.data
     objects, start = [], 0
     for rank, nbytes in zip(process_set.ranks, gathered.rows, strict=True):
         objects.append(unpack(bytes(received[start : start + nbytes]), engine.key, rank))
@@ -141,7 +141,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 def broadcast_bytes(data: bytes, root_rank: int, name: str | None, process_set: ProcessSet) -> bytes:
     """The root's bytes; first their number, then themselves. Others give none."""
-    (length,) = host.broadcast([np.array([len(data)])], root_rank, name and f"{name}.length", process_set).result()
+    (length,) = host.broadcast([np.array([len(data)])], root_rank, name and f"{name}.length", process_set).wait()
     block = np.frombuffer(data, np.uint8) if data else np.empty(int(length[0]), np.uint8)
-    (received,) = host.broadcast([block], root_rank, name and f"{name}.object", process_set).result()
+    (received,) = host.broadcast([block], root_rank, name and f"{name}.object", process_set).wait()
     return data or received.tobytes()

@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hora.errors import UnsupportedError, UsageError
-from hora.ops.table import FLOATS, Collective
-from hora.transport.base import DType, ReduceOp
+from hora.ops.table import Collective
+from hora.types import DType, ReduceOp, Reduction
 
-__all__ = ["Reduction", "check_rows", "equal_splits", "predivided", "reduction", "scattered_rows", "splits_of"]
-
-
-class Reduction(NamedTuple):
-    """How to combine: the operation and the factors before and after it; ``wire`` is the type that values are rounded
-    to between hosts, for a backend that ``narrows``."""
-
-    op: ReduceOp
-    prescale: float = 1.0
-    postscale: float = 1.0
-    wire: DType | None = None
+__all__ = ["check_rows", "equal_splits", "predivided", "reduction", "scattered_rows", "splits_of"]
 
 
 def reduction(
@@ -48,7 +37,7 @@ def reduction(
         op = _from_average(collective, op, average)
     elif op is None:
         op = ReduceOp.AVERAGE
-    elif op.__class__ is not ReduceOp:
+    elif not isinstance(op, ReduceOp):
         op = _from_number(collective, op)
     if op not in collective.ops:
         allowed = ", ".join(_spelled(o) for o in sorted(collective.ops))
@@ -57,10 +46,10 @@ def reduction(
             f" collective. Use one of them, or allreduce, which takes all."
         )
     if op is ReduceOp.ADASUM or DType.BOOL in dtypes:
-        _check_dtypes(collective, dtypes, ReduceOp(op), prescale, postscale)
+        _check_dtypes(collective, dtypes, op, prescale, postscale)
     if prescale != 1.0 or postscale != 1.0:
         prescale, postscale = _factor("prescale_factor", prescale), _factor("postscale_factor", postscale)
-    return Reduction(ReduceOp(op), prescale, postscale)
+    return Reduction(op, prescale, postscale)
 
 
 def _from_average(collective: Collective, op: ReduceOp | int | None, average: bool) -> ReduceOp:
@@ -78,8 +67,8 @@ def _from_number(collective: Collective, op: ReduceOp | int) -> ReduceOp:
         return ReduceOp(op)
     except ValueError:
         raise UsageError(
-            f"{collective.name}: op={op!r} is no reduce operation. It says how the ranks' values are combined. Use"
-            " Average, Sum, Adasum, Min, Max or Product."
+            f"{collective.name}: op={op!r} is no reduce operation. It says how the ranks' values are combined. Use one"
+            f" of {', '.join(map(_spelled, ReduceOp))}."
         ) from None
 
 
@@ -87,7 +76,7 @@ def _check_dtypes(
     collective: Collective, dtypes: Sequence[DType], op: ReduceOp, prescale: float, postscale: float
 ) -> None:
     if op is ReduceOp.ADASUM:
-        wrong = [dtype for dtype in dtypes if dtype not in FLOATS]
+        wrong = [dtype for dtype in dtypes if not dtype.is_float]
         if wrong:
             raise UsageError(
                 f"{collective.name}: Adasum of {wrong[0].name.lower()}. It scales by real numbers, so only"

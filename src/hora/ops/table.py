@@ -1,4 +1,4 @@
-"""The one table of collectives. Every front-end's functions and their documentation are made from it.
+"""The one table of collectives. Every front-end's functions, their documentation and their type stubs are made from it.
 
 The table says, for each collective, which forms exist, what arguments they take, which reduce operations and element
 types make sense, what it means and what its gradient is. It is data: ``ops.resolve`` checks arguments against it,
@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.types import DType, Kind, ReduceOp
 
 __all__ = ["FUNCTIONS", "TABLE", "Argument", "Collective", "Form"]
 
@@ -34,28 +34,33 @@ class Form(enum.Enum):
     GROUPED_INPLACE = "grouped_{}_"
     GROUPED_ASYNC_INPLACE = "grouped_{}_async_"
 
+    pattern: str
+    grouped: bool
+    asynchronous: bool
+    in_place: bool
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.grouped = pattern.startswith("grouped_")
+        self.asynchronous = "_async" in pattern
+        self.in_place = pattern.endswith("_")
+
     def function(self, collective: str) -> str:
-        return self.value.format(collective)
-
-    @property
-    def grouped(self) -> bool:
-        return self.value.startswith("grouped_")
-
-    @property
-    def asynchronous(self) -> bool:
-        return "_async" in self.value
-
-    @property
-    def in_place(self) -> bool:
-        return self.value.endswith("_")
+        return self.pattern.format(collective)
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its name, what it is, and in which forms it appears (everywhere, if none are listed)."""
+    """One argument: its name, what it is, its type and default as they stand in a signature, and in which forms it
+    appears (everywhere, if none are listed). Without a default it must be given.
+
+    ``{given}`` in a type is what a front-end takes for a tensor, ``{tensor}`` what it returns.
+    """
 
     name: str
     doc: str
+    type: str
+    default: str = ""
     only: tuple[Form, ...] = ()
 
 
@@ -89,30 +94,43 @@ class Collective:
         )
 
 
-FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
-"""The types Adasum takes: it scales by real numbers."""
-
 ALL_FORMS = tuple(Form)
 SINGLE_FORMS = (Form.SYNC, Form.ASYNC, Form.INPLACE, Form.ASYNC_INPLACE)
 NOT_IN_PLACE = (Form.SYNC, Form.ASYNC, Form.GROUPED, Form.GROUPED_ASYNC)
 BLOCKING_NEW = (Form.SYNC, Form.GROUPED)
 
-TENSOR = Argument("tensor", "The tensor; need not be contiguous.")
-TENSORS = Argument("tensors", "The tensors, at least one; shapes and element types may differ within the group.")
-AVERAGE = Argument("average", "Horovod's older spelling: True is ``op=Average``, False is ``op=Sum``. Not with ``op``.")
+TENSOR = Argument("tensor", "The tensor; need not be contiguous.", "{given}")
+TENSORS = Argument(
+    "tensors", "The tensors, at least one; shapes and element types may differ within the group.", "Sequence[{given}]"
+)
+AVERAGE = Argument(
+    "average",
+    "Horovod's older spelling: True is ``op=Average``, False is ``op=Sum``. Not with ``op``.",
+    "bool | None",
+    "None",
+)
 NAME = Argument(
     "name",
     "What the operation is called; every rank must use the same. Without one a counter is used, and then all ranks must"
     " make their unnamed calls in the same order.",
+    "str | None",
+    "None",
 )
 COMPRESSION = Argument(
-    "compression", "``Compression.none``, ``.fp16`` or ``.bf16``: reduce in fewer bits.", BLOCKING_NEW
+    "compression",
+    "``Compression.none``, ``.fp16`` or ``.bf16``: reduce in fewer bits.",
+    "type[Compressor]",
+    "Compression.none",
+    BLOCKING_NEW,
 )
-OP = Argument("op", "How values are combined; Average unless given.")
-PRESCALE = Argument("prescale_factor", "Multiplies each rank's values before they are combined.")
-POSTSCALE = Argument("postscale_factor", "Multiplies the combined values.")
-PROCESS_SET = Argument("process_set", "The ranks that take part; all of them unless given.")
-ROOT = Argument("root_rank", "The rank whose values are sent: its rank among all, also within a process set.")
+OP = Argument("op", "How values are combined; Average unless given.", "ReduceOp | None", "None")
+MEAN_OR_SUM = Argument("op", "How values are combined; Average unless given.", "ReduceOp", "ReduceOp.AVERAGE")
+PRESCALE = Argument("prescale_factor", "Multiplies each rank's values before they are combined.", "float", "1.0")
+POSTSCALE = Argument("postscale_factor", "Multiplies the combined values.", "float", "1.0")
+PROCESS_SET = Argument(
+    "process_set", "The ranks that take part; all of them unless given.", "ProcessSet", "global_process_set"
+)
+ROOT = Argument("root_rank", "The rank whose values are sent: its rank among all, also within a process set.", "int")
 
 TABLE: tuple[Collective, ...] = (
     Collective(
@@ -184,6 +202,8 @@ TABLE: tuple[Collective, ...] = (
                 "splits",
                 "How many rows each rank of the set gets: integers, or an integer tensor. Without, every rank gets the"
                 " same number, and the rows must divide evenly.",
+                "Sequence[int] | {tensor} | None",
+                "None",
             ),
             NAME,
             PROCESS_SET,
@@ -201,7 +221,7 @@ TABLE: tuple[Collective, ...] = (
         "Combine the tensors of all ranks, then leave each rank its share of the rows.",
         "The rows (first dimension) are dealt out in rank order; where they do not divide evenly the lowest ranks"
         " have one more each. Shapes and element types must be equal everywhere. A 0-d tensor is refused.",
-        (TENSOR, NAME, COMPRESSION, OP, PROCESS_SET, PRESCALE, POSTSCALE),
+        (TENSOR, NAME, COMPRESSION, MEAN_OR_SUM, PROCESS_SET, PRESCALE, POSTSCALE),
         "this rank's rows of the combined tensor",
         "the allgather of the incoming gradients times the factors, and times the number of ranks if the op is Sum:"
         " Horovod's convention. The exact one is as many times smaller as there are ranks.",
@@ -229,8 +249,8 @@ TABLE: tuple[Collective, ...] = (
         " ranks that still bring data. A barrier does not wait for who has joined; Adasum and other collectives raise"
         " meanwhile.",
         (
-            Argument("device", "Taken for Horovod's sake; the device is found from the tensors."),
-            Argument("average_active", "Divide averages by the number of ranks that have not joined."),
+            Argument("device", "Taken for Horovod's sake; the device is found from the tensors.", "int", "-1"),
+            Argument("average_active", "Divide averages by the number of ranks that have not joined.", "bool", "False"),
         ),
         "the last rank to join",
         dtypes=frozenset(),

@@ -2,7 +2,7 @@
 
 from hora.schedule.decay import Decay, parse_decay
 from hora.schedule.momentum import MomentumCorrection
-from hora.schedule.plan import Plan, Rule
+from hora.schedule.plan import LearningRatePlan, Rule
 from hora.schedule.warmup import Warmup, parse_warmup
 
-__all__ = ["Decay", "MomentumCorrection", "Plan", "Rule", "Warmup", "parse_decay", "parse_warmup"]
+__all__ = ["Decay", "LearningRatePlan", "MomentumCorrection", "Rule", "Warmup", "parse_decay", "parse_warmup"]

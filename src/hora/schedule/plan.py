@@ -16,25 +16,27 @@ from hora.errors import UsageError
 from hora.schedule.decay import Decay
 from hora.schedule.warmup import Rates, Warmup
 
-__all__ = ["Plan", "Rule"]
+__all__ = ["Last", "LearningRatePlan", "Rule"]
 
 Rule = Literal["none", "linear", "sqrt", "lars"]
+Last = Literal["drop", "keep"]
 
 PLAIN_SGD_LIMIT, LARS_LIMIT = 8192, 32768  # largest global batch known to keep ResNet-50's accuracy on ImageNet
 LARS_RATES = ((32768, 31.2), (16384, 25.0), (0, 10.0))  # (batch from, base rate) as MLPerf's ResNet-50 has them
 STUDY_THRESHOLDS = {"stepping": 512, "gradual": 128}  # below this global batch the study's scripts do not warm up
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class LearningRatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run of ``epochs`` over ``samples`` samples by ``workers`` workers with ``batch`` samples each a step.
 
     ``base_lr`` is the rate that works at a batch of ``base_batch``. With rule "lars", ``base_lr`` None takes the
     published rate for the batch.
 
-    >>> plan = Plan(base_lr=0.1, base_batch=256, batch=128, workers=32, warmup=Warmup("gradual", 5),
-    ...             decay=Decay("steps", steps=((30, 0.1), (60, 0.01), (80, 0.001))), epochs=90, samples=1_281_167)
+    >>> plan = LearningRatePlan(base_lr=0.1, base_batch=256, batch=128, workers=32, warmup=Warmup("gradual", 5),
+    ...             decay=Decay("steps", steps=((30, 0.1), (60, 0.01), (80, 0.001))), epochs=90, samples=1_281_167,
+    ...             last="keep")
     >>> plan.global_batch, plan.peak_lr, plan.steps_per_epoch
-    (4096, 1.6, 312)
+    (4096, 1.6, 313)
     >>> [round(plan.lr_at_epoch(epoch), 3) for epoch in (0, 1, 4, 5, 30, 60, 80)]
     [0.05, 0.36, 1.29, 1.6, 0.16, 0.016, 0.002]
     """
@@ -49,6 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     decay: Decay = Decay()
     epochs: float = 90.0
     samples: int = 1_281_167  # of one epoch; ImageNet's
+    last: Last = "drop"  # whether an epoch ends with a smaller step for the samples left over
 
     def __post_init__(self) -> None:
         for name in ("base_batch", "batch", "workers", "accumulation", "epochs", "samples"):
@@ -68,8 +71,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole steps in an epoch, at least one."""
-        return max(1, self.samples // self.global_batch)
+        """Steps in an epoch, at least one: whole ones, and with ``last="keep"`` one for what is left over."""
+        whole, left = divmod(self.samples, self.global_batch)
+        return max(1, whole + (1 if left and self.last == "keep" else 0))
 
     @property
     def total_steps(self) -> int:
@@ -111,27 +115,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def lr(self, samples_seen: int) -> float:
         """The rate of the step that begins when this many samples have been seen, by all workers together.
 
-        >>> plan = Plan(batch=128, workers=2, samples=1024, epochs=4, warmup=Warmup("iteration", 2))
+        >>> plan = LearningRatePlan(batch=128, workers=2, samples=1024, epochs=4, warmup=Warmup("iteration", 2))
         >>> [plan.lr(256 * step) for step in (0, 4, 8)] == [0.1, 0.1, 0.1]     # the global batch is the base batch
         True
         """
-        per_epoch = self.steps_per_epoch * self.global_batch  # what an epoch really takes: whole steps
+        whole = self.steps_per_epoch * self.global_batch  # what an epoch takes if it has whole steps only
+        per_epoch = min(whole, self.samples) if self.last == "keep" else whole
         return self.lr_at_epoch(samples_seen / per_epoch)
 
     def steps(self) -> Iterator[float]:
         """The rate of every step of the run.
 
-        >>> [round(lr, 2) for lr in Plan(base_lr=1.0, base_batch=1, batch=1, samples=2, epochs=2,
+        >>> [round(lr, 2) for lr in LearningRatePlan(base_lr=1.0, base_batch=1, batch=1, samples=2, epochs=2,
         ...                              decay=Decay("every", 1.0)).steps()]
         [1.0, 1.0, 0.1, 0.1]
         """
         for step in range(self.total_steps):
             yield self.lr_at_epoch(step / self.steps_per_epoch)
 
-    def resized(self, workers: int) -> Plan:
+    def resized(self, workers: int) -> LearningRatePlan:
         """The same plan for another number of workers; ask it at the same number of samples.
 
-        >>> Plan(base_lr=0.1, base_batch=256, batch=128, workers=2).resized(4).peak_lr
+        >>> LearningRatePlan(base_lr=0.1, base_batch=256, batch=128, workers=2).resized(4).peak_lr
         0.2
         """
         return msgspec.structs.replace(self, workers=workers)
@@ -139,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def cautions(self) -> list[str]:
         """What is known to go wrong with a plan like this.
 
-        >>> Plan(batch=256, workers=64).cautions()[0][:53]
+        >>> LearningRatePlan(batch=256, workers=64).cautions()[0][:53]
         'a global batch of 16384 is beyond 8192, where plain S'
         """
         found = []

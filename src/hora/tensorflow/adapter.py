@@ -15,7 +15,7 @@ import tensorflow as tf
 from hora.errors import UsageError
 from hora.ops import host
 from hora.ops.host import ALIGNMENT, Array, address_of
-from hora.transport.base import DType
+from hora.types import DType
 
 __all__ = ["as_array", "as_tensor", "dtype_of", "like", "plain"]
 

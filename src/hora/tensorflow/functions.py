@@ -12,23 +12,21 @@ from typing import Any
 import tensorflow as tf
 
 from hora.engine import session
+from hora.engine.backend import UnderWay
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UnsupportedError, UsageError
 from hora.ops import host
 from hora.ops.host import Array
 from hora.ops.objects import allgather_object, broadcast_object
-from hora.ops.started import Started
 from hora.tensorflow.graph import carry, in_session, traced_name
 from hora.tensorflow.surface import plainly
 
 __all__ = [
     "allgather_object",
-    "assign_from_root",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "own_variable",
 ]
 
 
@@ -115,7 +113,7 @@ def assign_from_root(variables: Sequence[Any], root_rank: int, name: str | None,
     values = [variable.read_value() for variable in own]
     name = traced_name("broadcast", name)
 
-    def start(arrays: Sequence[Array]) -> Started[list[Array]]:
+    def start(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         like = [(array.dtype, array.shape) for array in arrays]
 
         def with_types(results: list[Array]) -> list[Array]:

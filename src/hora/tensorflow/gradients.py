@@ -13,22 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hora.engine.backend import UnderWay
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops import host
-from hora.ops.host import Array, Gathered
-from hora.ops.resolve import Reduction
-from hora.ops.started import Started
+from hora.ops.host import Array, GatheredRows
+from hora.tensorflow.compat import could_possibly_record
 from hora.tensorflow.graph import Start, carry, traced_name
-from hora.transport.base import ReduceOp
-
-try:  # not public; without it every eager call prepares for a gradient that nobody wants, which takes most of its time
-    from tensorflow.python.eager.record import could_possibly_record
-except ImportError:
-
-    def could_possibly_record() -> bool:
-        return True
-
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
 
@@ -41,9 +33,9 @@ class _Named:
     def __init__(self, kind: str, name: str | None, start: Start) -> None:
         self._start, self.name = start, f"{kind}.{name}"
 
-    def __call__(self, arrays: Sequence[Array]) -> Started[list[Array]]:
+    def __call__(self, arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         started = self._start(arrays)
-        self.name = started.name
+        self.name = started.request.name
         return started
 
 
@@ -89,7 +81,7 @@ def allgather(tensors: Sequence[Any], name: str | None, process_set: ProcessSet,
     kind = "grouped_allgather" if grouped else "allgather"
     name = traced_name(kind, name)
 
-    def begin(arrays: Sequence[Array]) -> Started[list[Array]]:
+    def begin(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         return host.allgather(arrays, name, process_set, grouped=grouped).then(_with_rows)
 
     start = _Named(kind, name, begin)
@@ -118,7 +110,7 @@ def alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet
     """The rows received, and how many came from each rank; ``splits`` is None or an integer tensor."""
     name = traced_name("alltoall", name)
 
-    def begin(arrays: Sequence[Array]) -> Started[list[Array]]:
+    def begin(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         numbers = arrays[1].tolist() if len(arrays) > 1 else None
         started = host.alltoall(arrays[0], numbers, name, process_set)
         return started.then(lambda gathered: _with_rows([gathered]))
@@ -194,9 +186,9 @@ def _dense(grad: Any, result: Any) -> Any:
     return tf.cast(tf.convert_to_tensor(grad), result.dtype)
 
 
-def _with_rows(gathered: Sequence[Gathered]) -> list[Array]:
+def _with_rows(gathered: Sequence[GatheredRows[Array]]) -> list[Array]:
     """All arrays, then how many rows came from each rank, for each of them."""
-    return [*(g.array for g in gathered), *(np.array(g.rows, np.int32) for g in gathered)]
+    return [*(g.tensor for g in gathered), *(np.array(g.rows, np.int32) for g in gathered)]
 
 
 def _any_rows(shape: Any) -> Any:

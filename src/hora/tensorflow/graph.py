@@ -20,25 +20,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hora.engine.backend import UnderWay
 from hora.engine.core import submitted_from
 from hora.ops.host import Array
-from hora.ops.started import Started
 from hora.tensorflow.adapter import as_array, as_tensor, like
 
 __all__ = ["Start", "after_all", "carry", "in_session", "now", "traced_name"]
 
-Start = Callable[[Sequence[Array]], Started[list[Array]]]
+Start = Callable[[Sequence[Array]], UnderWay[list[Array]]]
 """Begins a collective on arrays; what it gives has a list of arrays for its result."""
 
 _LIBRARIES = tuple(str(Path(file).parent) + "/" for file in (str(Path(__file__).parent), tf.__file__))
 
 _numbers = itertools.count()
-_under_way: dict[int, Started[list[Array]] | Future[list[Any]] | _Call] = {}
+_under_way: dict[int, Callable[[], list[Any]]] = {}  # what waits for it
 
 
 def traced_name(kind: str, name: str | None) -> str | None:
@@ -63,13 +63,13 @@ def carry(start: Start, tensors: Sequence[Any], dtypes: Sequence[Any], shapes: S
     What is known of the shapes matters only in a graph, where the others' rows are not known yet.
     """
     if tf.executing_eagerly():
-        results = start([as_array(tensor) for tensor in tensors]).result()
+        results = start([as_array(tensor) for tensor in tensors]).wait()
         return [like(as_tensor(result), tensors[0]) for result in results]
 
     def begin(*arrays: Any) -> Any:
         number = next(_numbers)
         with submitted_from(line):  # found below
-            _under_way[number] = start([np.asarray(array) for array in arrays])
+            _under_way[number] = start([np.asarray(array) for array in arrays]).wait
         return np.int64(number)
 
     ticket = tf.numpy_function(begin, list(tensors), tf.int64, name="hora_begin")
@@ -104,7 +104,7 @@ def after_all(function: Callable[[], int]) -> Any:
 
     def begin() -> Any:
         number = next(_numbers)
-        _under_way[number] = _Call(function)
+        _under_way[number] = lambda: [np.int32(function())]
         return np.int64(number)
 
     (result,) = _wait(tf.numpy_function(begin, [], tf.int64, name="hora_begin"), [tf.int32])
@@ -122,15 +122,6 @@ def _for_session() -> bool:
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
-class _Call(NamedTuple):
-    """What waits for others when it is called, in the place of what is under way."""
-
-    function: Callable[[], int]
-
-    def result(self) -> list[Any]:
-        return [np.int32(self.function())]
-
-
 def _wait(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
     """The operation that has the result of what is under way.
 
@@ -139,7 +130,7 @@ def _wait(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
     """
 
     def end(number: Any) -> Any:
-        return _under_way.pop(int(number)).result()
+        return _under_way.pop(int(number))()
 
     ticket = _aside(ticket) if _for_session() else ticket
     results = tf.numpy_function(end, [ticket], list(dtypes), stateful=in_session(), name="hora_wait")
@@ -169,10 +160,10 @@ def _settled() -> Any:
     def settle(number: Any) -> Any:
         settled: Future[list[Any]] = Future()
         try:
-            settled.set_result(_under_way[int(number)].result())
+            settled.set_result(_under_way[int(number)]())
         except BaseException as error:
             settled.set_exception(error)
-        _under_way[int(number)] = settled
+        _under_way[int(number)] = settled.result
         return number
 
     def single(ticket: Any) -> Any:

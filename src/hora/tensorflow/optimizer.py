@@ -12,12 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.errors import UnsupportedError, UsageError
+from hora.errors import UsageError
+from hora.ops.gradients import GradientRule
 from hora.tensorflow.compression import Compression, Compressor
 from hora.tensorflow.functions import own_variable
-from hora.tensorflow.reduce import GradientRule
+from hora.tensorflow.reduce import apply
 from hora.tensorflow.surface import plainly
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 __all__ = ["DistributedOptimizer"]
 
@@ -48,7 +49,7 @@ def DistributedOptimizer(
         use_locking: Of the optimizers of ``tf.compat.v1``: see there.
         device_dense: Taken for Horovod's sake, as ``device_sparse``, ``num_groups`` and ``groups``.
         device_sparse: See above.
-        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``, or one with a memory (``hora.torch.Compression``).
         sparse_as_dense: Reduce ``tf.IndexedSlices`` as dense gradients.
         backward_passes_per_step: How many calls accumulate gradients locally before they are reduced and applied.
         op: Average or Sum.
@@ -82,14 +83,11 @@ def DistributedOptimizer(
             average_aggregated_gradients=average_aggregated_gradients, num_groups=num_groups, groups=groups,
             process_set=process_set, scale_local_gradients=scale_local_gradients,
         )  # fmt: skip
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise UnsupportedError(
-            f"DistributedOptimizer with op={op.name.capitalize()}. Gradients are combined to the gradient of all ranks'"
-            " loss. Use op=Average or op=Sum; for Adasum of gradients, DistributedGradientTape(tape, op=Adasum)."
-        )
     rule = GradientRule(
-        op, float(gradient_predivide_factor), compression, sparse_as_dense, process_set, scale_local_gradients
-    )
+        op, float(gradient_predivide_factor), compression=compression, sparse_as_dense=sparse_as_dense,
+        process_set=process_set, scale_local=scale_local_gradients,
+    )  # fmt: skip
+    rule.check(advice="Use op=Average or op=Sum; for Adasum of gradients, DistributedGradientTape(tape, op=Adasum).")
     divisor = backward_passes_per_step if average_aggregated_gradients else 1
     return _distributed_class()(optimizer, name, use_locking, rule, backward_passes_per_step, divisor)
 
@@ -150,7 +148,7 @@ class _Distributed:
         local = [i for i, variable in enumerate(variables) if id(variable) in self._local]
 
         def reduced(found: Sequence[Any]) -> list[Any]:
-            return self._rule.apply(found, local, self._given_name)
+            return apply(self._rule, found, local, self._given_name)
 
         if self._passes == 1:
             return reduced(gradients)

@@ -9,64 +9,35 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import msgspec
 import tensorflow as tf
 
-from hora.engine import session
+from hora.engine.backend import UnderWay
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.ops import host
+from hora.ops.call import Call
+from hora.ops.compression import GradientCompressor, has_memory
+from hora.ops.gradients import GradientRule
 from hora.ops.host import Array
-from hora.ops.resolve import Reduction, predivided
-from hora.ops.started import Started
+from hora.ops.numbering import name_of_key
 from hora.tensorflow import gradients as differentiable
 from hora.tensorflow.adapter import dtype_of, plain
-from hora.tensorflow.compression import Compression, Compressor
+from hora.tensorflow.compression import Compression
 from hora.tensorflow.graph import carry, traced_name
 from hora.tensorflow.slices import Slices
-from hora.transport.base import ReduceOp
+from hora.types import Kind, Reduction
 
-__all__ = ["GradientRule", "reduce_gradients"]
+__all__ = ["apply", "reduce_gradients"]
 
 
-class GradientRule(msgspec.Struct, frozen=True):
-    """What a tape or an optimizer was asked to do with gradients.
-
-    >>> GradientRule(predivide_factor=4.0).reduction(ranks=2)[:3]
-    (<ReduceOp.SUM: 1>, 0.25, 2.0)
-    """
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    predivide_factor: float = 1.0
-    compression: type[Compressor] = Compression.none
-    sparse_as_dense: bool = False
-    process_set: ProcessSet = global_process_set
-    scale_local: bool = True
-
-    def __post_init__(self) -> None:
-        self.reduction(1)  # refuses what cannot be
-
-    def reduction(self, ranks: int) -> Reduction:
-        """How ``ranks`` ranks' gradients are combined."""
-        return predivided(self.op, self.predivide_factor, ranks)
-
-    def apply(self, gradients: Sequence[Any], local: Collection[int] = (), name: str | None = None) -> list[Any]:
-        """The gradients to step with. Those at the places ``local`` stay on their rank; None stays None."""
-        members = self.process_set.members
-        result = [_dense(gradient) for gradient in gradients] if self.sparse_as_dense else list(gradients)
-        if session.engine().rank not in members or len(members) == 1:
-            return result
-        places = [i for i, gradient in enumerate(result) if gradient is not None]
-        if self.scale_local:
-            for i in set(places).intersection(local):
-                result[i] = _scaled(result[i], 1.0 / len(members))
-        travel = [i for i in places if i not in local]
-        reduced = reduce_gradients(
-            [result[i] for i in travel], self.reduction(len(members)), name, self.process_set, self.compression
-        )
-        for i, gradient in zip(travel, reduced, strict=True):
-            result[i] = gradient
-        return result
+def apply(
+    rule: GradientRule, gradients: Sequence[Any], local: Collection[int] = (), name: str | None = None
+) -> list[Any]:
+    """The gradients to step with, by the rule of a tape or an optimizer."""
+    dense = [_dense(gradient) for gradient in gradients] if rule.sparse_as_dense else gradients
+    return rule.apply(
+        dense, lambda own: reduce_gradients(own, rule.how, name, rule.process_set, rule.compression), _scaled, local
+    )
 
 
 def reduce_gradients(
@@ -74,7 +45,7 @@ def reduce_gradients(
     how: Reduction,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
 ) -> list[Any]:
     """The gradients, dense or ``tf.IndexedSlices``, combined over the ranks; eagerly or in a graph. None is None.
@@ -88,6 +59,8 @@ def reduce_gradients(
     if not dense and not sparse:
         return result
     name = name or _number([result[i] for i in dense], len(sparse), process_set)
+    if has_memory(compression):
+        return _compressed(result, compression, how, name, process_set)
     packed = [compression.compress(plain(result[i])) for i in dense]
     small = [tensor for tensor, _ in packed]
     for tensor in small:
@@ -107,6 +80,19 @@ def reduce_gradients(
     return result
 
 
+def _compressed(
+    gradients: list[Any], compression: GradientCompressor, how: Reduction, name: str, process_set: ProcessSet
+) -> list[Any]:
+    """By a compressor with a memory, which works on arrays on the host; sparse ones become dense."""
+    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    dense = [plain(_dense(gradients[i])) for i in places]
+    call = Call(Kind.ALLREDUCE, name, process_set, how, memory=compression)
+    results = carry(call.start, dense, [t.dtype for t in dense], [t.shape for t in dense])
+    for i, result in zip(places, results, strict=True):
+        gradients[i] = result
+    return gradients
+
+
 def _both(
     dense: Sequence[Any], sent: Sequence[Any], how: Reduction, name: str, process_set: ProcessSet
 ) -> tuple[list[Any], list[Any]]:
@@ -118,10 +104,10 @@ def _both(
     kind = "grouped_allreduce"
     name = traced_name(kind, name) or name
 
-    def start(arrays: Sequence[Array]) -> Started[list[Array]]:
+    def start(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         reduced = host.allreduce(arrays[:n], how, name, process_set, grouped=True)
         gathered = host.allgather(arrays[n:], f"{name}.slices", process_set, grouped=True)
-        return reduced.then(lambda arrays: [*arrays, *(part.array for part in gathered.result())])
+        return reduced.then(lambda arrays: [*arrays, *(part.tensor for part in gathered.wait())])
 
     def forward(*tensors: Any) -> tuple[list[Any], Any]:
         shapes = [*(t.shape for t in dense), *(tf.TensorShape([None, *t.shape[1:]]) for t in sent)]
@@ -140,8 +126,7 @@ def _no_gradient(*_: Any) -> Any:
 
 def _number(dense: Sequence[Any], sparse: int, process_set: ProcessSet) -> str:
     shapes = tuple((tensor.dtype.name, str(tensor.shape)) for tensor in dense)
-    known: dict[Any, str] = session.engine().repeated.setdefault(("tensorflow.gradients", process_set.members), {})
-    return known.setdefault((shapes, sparse), f"gradients.{len(known)}")
+    return name_of_key((shapes, sparse), "gradients", process_set)
 
 
 def _dense(gradient: Any) -> Any:

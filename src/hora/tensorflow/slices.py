@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from hora.engine.process_set import ProcessSet
 from hora.errors import UnsupportedError
-from hora.ops.resolve import Reduction
 from hora.tensorflow.adapter import plain
 from hora.tensorflow.compression import Compressor
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["Slices", "check_slices"]
 

@@ -1,7 +1,7 @@
 """What every public function of ``hora.tensorflow`` has in common.
 
-Its documentation comes from the table of collectives. AutoGraph leaves it alone: it is Python that runs while a graph
-is traced. Its errors are Hora's and TensorFlow's at once, so that scripts may catch either:
+AutoGraph leaves it alone: it is Python that runs while a graph is traced. Its errors are Hora's and TensorFlow's at
+once, so that scripts may catch either:
 
 =============================================  =========================================
 Hora's                                         also a
@@ -25,9 +25,8 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from hora.errors import HoraError, HorovodInternalError, MismatchError, NotInitializedError, UsageError
-from hora.ops.document import documented
 
-__all__ = ["native", "public"]
+__all__ = ["native", "plainly"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,13 +40,8 @@ _PAIRS = (
 _made: dict[tuple[type[Any], type[Any]], type[HoraError]] = {}
 
 
-def public(function: Function) -> Function:
-    """Make a function of the table public: documented, not for AutoGraph, with errors of both kinds."""
-    return plainly(documented(function))
-
-
 def plainly(function: Function) -> Function:
-    """The same for a function that is not in the table."""
+    """Make a function public: not for AutoGraph, with errors of both kinds."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -20,10 +20,9 @@ from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.ops.numbering import name_of
-from hora.ops.resolve import Reduction
 from hora.tensorflow import gradients
 from hora.tensorflow.surface import plainly
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -59,7 +58,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
         process_set = self._hora_process_set
-        if not session.is_initialized() or process_set.size() == 1 or isinstance(inputs, keras.KerasTensor):
+        known = session.is_initialized() and not isinstance(inputs, keras.KerasTensor)
+        if not known or (process_set.size() == 1 and not session.may_grow()):
             return super()._moments(inputs, mask)
         return _moments(inputs, mask, self._reduction_axes, name_of(self, "sync_batch_norm", process_set), process_set)
 

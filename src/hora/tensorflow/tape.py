@@ -12,11 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from hora.engine.process_set import ProcessSet, global_process_set
+from hora.ops.gradients import GradientRule
 from hora.tensorflow.compression import Compression, Compressor
 from hora.tensorflow.functions import own_variable
-from hora.tensorflow.reduce import GradientRule
+from hora.tensorflow.reduce import apply
 from hora.tensorflow.surface import plainly
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -42,7 +43,7 @@ def DistributedGradientTape(
         device_dense: Taken for Horovod's sake, as ``device_sparse``, ``num_groups`` and ``groups``: results are where
             the gradients are, and all of them are one group.
         device_sparse: See above.
-        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``, or one with a memory (``hora.torch.Compression``).
         sparse_as_dense: Reduce ``tf.IndexedSlices`` as dense gradients: faster where most rows are touched.
         op: How gradients are combined; Average unless given.
         gradient_predivide_factor: f divides by f before and by size/f after the summation; op=Average only.
@@ -62,9 +63,10 @@ def DistributedGradientTape(
     >>> hvd.shutdown()
     """
     rule = GradientRule(
-        ReduceOp(op), float(gradient_predivide_factor), compression, sparse_as_dense, process_set,
-        scale_local_gradients,
+        ReduceOp(op), float(gradient_predivide_factor), compression=compression, sparse_as_dense=sparse_as_dense,
+        process_set=process_set, scale_local=scale_local_gradients,
     )  # fmt: skip
+    rule.check(*ReduceOp)
     base = gradtape.__class__
     cls: Any = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     made = cls.__new__(cls)
@@ -118,13 +120,22 @@ class _Distributed:
         computed = super().gradient(target, sources, *args, **kwargs)  # type: ignore[misc]
         flat = tf.nest.flatten(computed)
         local = [i for i, source in enumerate(tf.nest.flatten(sources)) if _key(source) in self._hora_local]
-        return tf.nest.pack_sequence_as(computed, self._hora_rule.apply(flat, local))
+        return tf.nest.pack_sequence_as(computed, apply(self._hora_rule, flat, local))
 
     def register_local_source(self, source: Any) -> None:
         """Leave the gradients of this variable on their rank."""
         self._hora_local[_key(source)] = source  # which also keeps it alive, and so its key its own
 
     register_local_var = register_local_source
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """(source, gradient) of local sources, and of the others, reduced. ``use_generic_names`` is taken for Horovod's
+        sake: names are found by shapes anyway."""
+        pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
+        local = [pair for pair in pairs if _key(pair[0]) in self._hora_local]
+        return local, [pair for pair in pairs if _key(pair[0]) not in self._hora_local]
 
 
 def _key(source: Any) -> int:

@@ -12,23 +12,12 @@ from typing import Any
 import torch
 
 from hora.errors import UsageError
-from hora.transport import cuda
-from hora.transport.base import Buffer, DType
+from hora.transport import device as devices
+from hora.types import Buffer, DType
 
 __all__ = ["as_bits", "buffer", "dtype_of", "from_memory", "is_expanded", "laid_out"]
 
-DTYPES: dict[torch.dtype, DType] = {
-    torch.uint8: DType.UINT8,
-    torch.int8: DType.INT8,
-    torch.int16: DType.INT16,
-    torch.int32: DType.INT32,
-    torch.int64: DType.INT64,
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.bool: DType.BOOL,
-}
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, dtype.name.lower()): dtype for dtype in DType}
 
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -94,7 +83,7 @@ def from_memory(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], device:
     [[0.0], [0.0]]
     """
     if isinstance(memory, torch.Tensor):
-        cuda.device.keep(memory)  # it was the mover's stream's; now the caller's uses it
+        devices.keep(memory)  # it was the mover's stream's; now the caller's uses it
         return memory.view(dtype).reshape(shape).to(device)
     if not memoryview(memory).nbytes:  # torch.frombuffer takes no empty buffer
         return torch.empty(shape, dtype=dtype, device=device)

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
+from hora.basics import Adasum, Max
 from hora.engine.handle import synchronize
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.ops.numbering import name_of
-from hora.torch.collectives import Adasum, Max, allreduce, grouped_allreduce_async_
+from hora.torch.collectives import allreduce, grouped_allreduce_async_
 from hora.torch.compression import Compression, Compressor
 
 __all__ = ["DistributedAdasumOptimizer"]
@@ -108,13 +109,13 @@ class _AdasumStep(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         if not self._process_set.included() or self._process_set.size() == 1:
-            return self._step_alone(closure) if self._agreed_to_step(alone=True) else None
+            return self._step_local(closure) if self._agreed_to_step(alone=True) else None
         if not self._agreed_to_step():
             return None
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         start = self._remember(parameters)
         try:
-            loss = self._step_alone(closure)
+            loss = self._step_local(closure)
             self._combine(parameters, start)
         except BaseException:
             with torch.no_grad():
@@ -122,7 +123,7 @@ class _AdasumStep(torch.optim.Optimizer):
             raise
         return loss
 
-    def _step_alone(self, closure: Callable[[], float] | None) -> Any:
+    def _step_local(self, closure: Callable[[], float] | None) -> Any:
         amp = {} if self._unscales() else {key: self.__dict__.pop(key) for key in _AMP if key in self.__dict__}
         try:
             loss = self._own_step(self) if closure is None else self._own_step(self, closure)

@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
+from hora.engine import session
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
-from hora.ops.resolve import Reduction
 from hora.torch import submit
-from hora.torch.submit import Gathered
-from hora.transport.base import ReduceOp
+from hora.torch.submit import GatheredRows
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "recording", "recording_in_place", "reducescatter"]
 
@@ -64,7 +64,7 @@ def allreduce(
 ) -> list[torch.Tensor]:
     if (recording_in_place if in_place else recording)(tensors):
         return list(_apply(_Allreduce, how, name, process_set, grouped, in_place, *tensors))
-    return submit.allreduce(tensors, how, name, process_set, grouped=grouped, in_place=in_place).result()
+    return submit.allreduce(tensors, how, name, process_set, grouped=grouped, in_place=in_place).wait()
 
 
 def broadcast(
@@ -73,7 +73,7 @@ def broadcast(
     if (recording_in_place if in_place else recording)([tensor]):
         results: tuple[torch.Tensor] = _apply(_Broadcast, root, name, process_set, in_place, tensor)
         return results[0]
-    return submit.broadcast([tensor], root, name, process_set, in_place=in_place).result()[0]
+    return submit.broadcast([tensor], root, name, process_set, in_place=in_place).wait()[0]
 
 
 def allgather(
@@ -81,13 +81,15 @@ def allgather(
 ) -> list[torch.Tensor]:
     if recording(tensors):
         return list(_apply(_Allgather, name, process_set, grouped, *tensors))
-    return [gathered.tensor for gathered in submit.allgather(tensors, name, process_set, grouped=grouped).result()]
+    return [gathered.tensor for gathered in submit.allgather(tensors, name, process_set, grouped=grouped).wait()]
 
 
-def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet) -> Gathered:
+def alltoall(
+    tensor: torch.Tensor, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet
+) -> GatheredRows[torch.Tensor]:
     if recording([tensor]):
-        return Gathered(*_apply(_Alltoall, splits, name, process_set, tensor))
-    return submit.alltoall(tensor, splits, name, process_set).result()
+        return GatheredRows(*_apply(_Alltoall, splits, name, process_set, tensor))
+    return submit.alltoall(tensor, splits, name, process_set).wait()
 
 
 def reducescatter(
@@ -100,7 +102,7 @@ def reducescatter(
 ) -> list[torch.Tensor]:
     if recording(tensors):
         return list(_apply(_Reducescatter, how, name, process_set, grouped, *tensors))
-    return submit.reducescatter(tensors, how, name, process_set, grouped=grouped).result()
+    return submit.reducescatter(tensors, how, name, process_set, grouped=grouped).wait()
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Any:
@@ -122,8 +124,8 @@ class _Allreduce(torch.autograd.Function):
         if in_place:
             ctx.mark_dirty(*tensors)
         started = submit.allreduce(tensors, how, name, process_set, grouped=grouped, in_place=in_place)
-        ctx.how, ctx.name, ctx.process_set, ctx.grouped = how, f"{started.name}.grad", process_set, grouped
-        return tuple(started.result())
+        ctx.how, ctx.name, ctx.process_set, ctx.grouped = how, f"{started.request.name}.grad", process_set, grouped
+        return tuple(started.wait())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -143,9 +145,9 @@ class _Broadcast(torch.autograd.Function):
         if in_place:
             ctx.mark_dirty(tensor)
         started = submit.broadcast([tensor], root, name, process_set, in_place=in_place)
-        ctx.name, ctx.process_set = f"{started.name}.grad", process_set
-        ctx.is_root = started.engine.rank == root
-        return tuple(started.result())
+        ctx.name, ctx.process_set = f"{started.request.name}.grad", process_set
+        ctx.is_root = session.engine().rank == root
+        return tuple(started.wait())
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -159,8 +161,8 @@ class _Allgather(torch.autograd.Function):
         ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         started = submit.allgather(tensors, name, process_set, grouped=grouped)
-        ctx.name, ctx.process_set, ctx.grouped = f"{started.name}.grad", process_set, grouped
-        gathered = started.result()
+        ctx.name, ctx.process_set, ctx.grouped = f"{started.request.name}.grad", process_set, grouped
+        gathered = started.wait()
         mine = process_set.rank()
         ctx.own = [(sum(g.rows[:mine]), g.rows[mine]) for g in gathered]
         return tuple(g.tensor for g in gathered)
@@ -178,8 +180,8 @@ class _Alltoall(torch.autograd.Function):
         ctx: Any, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet, tensor: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, ...]]:
         started = submit.alltoall(tensor, splits, name, process_set)
-        received = started.result()
-        ctx.name, ctx.process_set = f"{started.name}.grad", process_set
+        received = started.wait()
+        ctx.name, ctx.process_set = f"{started.request.name}.grad", process_set
         ctx.received, ctx.shape = received.rows, tensor.shape
         return received.tensor, received.rows
 
@@ -198,9 +200,9 @@ class _Reducescatter(torch.autograd.Function):
         ctx: Any, how: Reduction, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         started = submit.reducescatter(tensors, how, name, process_set, grouped=grouped)
-        ctx.name, ctx.process_set, ctx.grouped = f"{started.name}.grad", process_set, grouped
+        ctx.name, ctx.process_set, ctx.grouped = f"{started.request.name}.grad", process_set, grouped
         ctx.factor = how.prescale * how.postscale * (process_set.size() if how.op is ReduceOp.SUM else 1)
-        return tuple(started.result())
+        return tuple(started.wait())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

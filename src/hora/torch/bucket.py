@@ -1,9 +1,9 @@
 """Buckets: gradients that lie side by side in shared memory and are reduced as one.
 
-Owns how a parameter is recorded (``Entry``), how parameters are put together (``plan``), and the memory of one bucket
-(``Bucket``). A bucket's views are what ``param.grad`` is set to; behind them lie a few elements in which the ranks tell
-each other, with the same reduction, who had no gradient for what. So every rank always submits every bucket, and what
-comes out does not depend on ranks firing alike.
+Owns how a parameter is recorded (``GradientEntry``), how parameters are put together (``plan``), and the memory of one
+bucket (``Bucket``). A bucket's views are what ``param.grad`` is set to; behind them lie a few elements in which the
+ranks tell each other, with the same reduction, who had no gradient for what. So every rank always submits every bucket,
+and what comes out does not depend on ranks firing alike.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from typing import Any
 
 import torch
 
-from hora.engine.backend import NotFinite, Outcome
-from hora.engine.core import Engine
-from hora.engine.process_set import ProcessSet
+from hora.engine.backend import NotFinite
 from hora.errors import UsageError
-from hora.ops.resolve import Reduction
-from hora.torch import submit
 from hora.torch.adapter import DTYPES
 from hora.torch.memory import shared_empty
-from hora.transport.base import Kind
+from hora.torch.submit import Start
 
-__all__ = ["FIGURES", "REPLICAS", "Bucket", "Channel", "Entry", "layout_of", "layout_sum", "plan"]
+__all__ = ["FIGURES", "REPLICAS", "Bucket", "GradientEntry", "layout_of", "layout_sum", "plan"]
 
 _ALIGN = 64  # bytes: every view begins on a cache line of its own
 _FIRST_BYTES = 1 << 20  # the first bucket is small, so that communication begins early in the backward pass
@@ -36,12 +32,11 @@ REPLICAS, FIGURES = 1, 2  # compare the parameters; bring together what the summ
 Strides = tuple[int, ...]
 
 
-class Entry:
+class GradientEntry:
     """One parameter: its name, how far its gradient is in this step, and how it travels."""
 
     __slots__ = (
         "bucket",
-        "channel",
         "fire",
         "group",
         "hook",
@@ -59,6 +54,7 @@ class Entry:
         "sent",
         "settled",
         "sparse",
+        "start",
         "view",
     )
 
@@ -68,7 +64,7 @@ class Entry:
         self.left = passes  # backward passes until its gradient is due
         self.hook: Any = None  # the handle of what is registered with the parameter
         self.fire: Callable[[torch.Tensor], None] | None = None  # what is registered
-        self.settled = False  # that it travels alone, for good
+        self.settled = False  # that it is reduced by itself, for good
         self.sparse = False  # if settled: that its gradients are sparse
         self.kind = 0  # alone: what was sent in this step: nothing (0), a dense (1) or a sparse (2) gradient
         self.sent: Callable[[], torch.Tensor] | None = None  # alone: waits for it
@@ -77,48 +73,10 @@ class Entry:
         self.kept: object = None  # what param.grad was when it was sent, where that is not ``view``
         self.resparse = -1  # sparse_as_dense: how many sparse dimensions the result gets again
         self.layout: Strides | None = None  # the order of elements that all ranks send it in; None: row by row
-        self.channel: Channel | None = None
+        self.start: Start | None = None  # alone, settled and dense: what begins to reduce it
         self.bucket: Bucket | None = None
         self.place = -1
         self.view: torch.Tensor | None = None  # None also for a bucket of another type than the parameter's
-
-
-class Channel:
-    """One named in-place allreduce that is begun again and again: ``wait(start(tensor))``.
-
-    On shared memory each time is one call into the C core.
-    """
-
-    __slots__ = ("start", "wait")
-
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        like: tuple[torch.dtype, Sequence[int], torch.device],
-        how: Reduction,
-        process_set: ProcessSet,
-    ) -> None:
-        dtype, shape, device = like
-        immediate = getattr(engine.backend, "immediate", None)
-        self.start: Callable[[torch.Tensor], Any]
-        self.wait: Callable[[Any], Outcome]
-        if immediate is None or device.type != "cpu" or dtype not in DTYPES:
-            self.start = lambda tensor: submit.allreduce([tensor], how, name, process_set, in_place=True)
-            self.wait = _outcome
-            return
-        run = immediate(
-            engine.request(
-                Kind.ALLREDUCE, name, ((DTYPES[dtype], tuple(shape)),), how.op, -1, how.prescale, how.postscale, None,
-                process_set, "cpu", False,
-            )
-        ).start  # fmt: skip
-
-        def start(tensor: torch.Tensor) -> Any:
-            address = tensor.data_ptr()
-            return run(address, tensor)
-
-        self.start, self.wait = start, engine.wait
 
 
 class Bucket:
@@ -137,7 +95,6 @@ class Bucket:
         "_one_bits",
         "_trouble",
         "_words",
-        "channel",
         "dtype",
         "entries",
         "flat",
@@ -149,11 +106,12 @@ class Bucket:
         "one",
         "sent_bytes",
         "size",
+        "start",
         "submitted",
         "views",
     )
 
-    def __init__(self, entries: list[Entry], dtype: torch.dtype, number: int = 0) -> None:
+    def __init__(self, entries: list[GradientEntry], dtype: torch.dtype, number: int = 0) -> None:
         self.entries, self.dtype, self.number = entries, dtype, number
         device = entries[0].parameter.device
         step = max(1, _ALIGN // dtype.itemsize)
@@ -174,11 +132,11 @@ class Bucket:
         self._marks = self.flat[end + 5 :].view(2, len(entries))
         # The first five as bits, where Python can reach them: a tensor operation on one number takes longer than that.
         self._words = _bits(self.flat[end : end + 5]).numpy().data if device.type == "cpu" else None
-        self._one_bits = int(_bits(torch.ones(1, dtype=dtype)).item())
+        self._one_bits = int(_bits(torch.ones(1, dtype=dtype, device="cpu")).item())
         self.size = self.left = len(entries)
         self.submitted = False
         self.marked = True  # the guard looks at it here, because the core does not
-        self.channel: Channel | None = None
+        self.start: Start | None = None
         for place, (entry, view) in enumerate(zip(entries, self.views, strict=True)):
             entry.bucket, entry.place = self, place
             entry.view = view if dtype is entry.parameter.dtype else None
@@ -192,7 +150,7 @@ class Bucket:
             return
         self.one.fill_(1)
         self.mark.zero_()
-        self._asks.copy_(torch.tensor([asks & REPLICAS, asks & FIGURES]) > 0)
+        self._asks.copy_(torch.tensor([asks & REPLICAS, asks & FIGURES], device="cpu") > 0)
 
     def asks(self) -> int:
         """After the reduction: what the first rank wants all to do."""
@@ -225,10 +183,11 @@ class Bucket:
         absent, odd = shares.tolist()
         return absent, odd
 
-    def sort_out(self, keep: bool) -> list[Entry]:
-        """After a reduction with trouble: act on what ranks said; returns what has to travel alone, after all."""
+    def sort_out(self, keep: bool) -> list[GradientEntry]:
+        """After a reduction with trouble: act on what ranks said; returns what has to be reduced by itself, after
+        all."""
         absent, odd = self.verdicts()
-        alone_after_all = []
+        leaves_bucket = []
         for entry, view in zip(self.entries, self.views, strict=True):
             here, there = absent[entry.place], odd[entry.place]
             if there > 0:
@@ -237,10 +196,10 @@ class Bucket:
                         f"the gradient of {entry.label} has changed its type, shape or device on some ranks only. It"
                         " cannot be added up. Change the model on all ranks before the same step."
                     )
-                alone_after_all.append(entry)
+                leaves_bucket.append(entry)
             elif here < 0.999 and keep and entry.left > 0 and entry.parameter.grad is None:
                 entry.parameter.grad = view if entry.view is not None else view.to(entry.parameter.dtype)
-        return alone_after_all
+        return leaves_bucket
 
     def cast_back(self) -> None:
         """After the reduction, for a bucket of another type than the parameters': fill the gradients it was made of."""
@@ -261,22 +220,18 @@ class Bucket:
             self._trouble.zero_()
 
 
-def _outcome(started: submit.Started[Any]) -> Outcome:
-    outcome = started.engine.wait(started.ticket)
-    started.finish(outcome)
-    return outcome
-
-
-def plan(entries: Sequence[Entry], dtype_on_wire: Callable[[Entry], torch.dtype], most_bytes: int) -> list[list[Entry]]:
+def plan(
+    entries: Sequence[GradientEntry], dtype_on_wire: Callable[[GradientEntry], torch.dtype], most_bytes: int
+) -> list[list[GradientEntry]]:
     """Which parameters go together: those of a group; others in the given order, up to ``most_bytes`` of a type.
 
     >>> parameters = [torch.zeros(100), torch.zeros(100), torch.zeros(100, dtype=torch.float64), torch.zeros(100)]
-    >>> entries = [Entry(parameter, str(i), None, 1) for i, parameter in enumerate(parameters)]
+    >>> entries = [GradientEntry(parameter, str(i), None, 1) for i, parameter in enumerate(parameters)]
     >>> [[e.label for e in bucket] for bucket in plan(entries, lambda e: e.parameter.dtype, 800)]
     [['0', '1'], ['3'], ['2']]
     """
-    closed: list[list[Entry]] = []
-    open_: dict[tuple[object, ...], tuple[list[Entry], int]] = {}
+    closed: list[list[GradientEntry]] = []
+    open_: dict[tuple[object, ...], tuple[list[GradientEntry], int]] = {}
     for entry in entries:
         dtype = dtype_on_wire(entry)
         key = (entry.group, dtype, entry.parameter.device)

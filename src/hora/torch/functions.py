@@ -101,7 +101,7 @@ def broadcast_optimizer_state(
         )
     _check_layout(optimizer, process_set)
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    sender = _TensorsApart(own)
+    sender = _TensorsOutOfBand(own)
     engine = session.engine()
     is_root = engine.rank == root_rank
     if is_root:
@@ -122,7 +122,7 @@ def broadcast_optimizer_state(
     _broadcast_tensors(tensors, root_rank, process_set)
 
 
-class _TensorsApart:
+class _TensorsOutOfBand:
     """Keeps tensors out of pickled bytes: a parameter goes as its index, another tensor as the recipe for an empty one.
 
     Both sides end with the same list in ``tensors``, to be broadcast as tensors; one that occurs twice stays one.
@@ -175,4 +175,4 @@ def _broadcast_tensors(tensors: list[tuple[str, torch.Tensor]], root_rank: int, 
             submit.broadcast([as_bits(tensor)], root_rank, name, process_set, in_place=True) for name, tensor in tensors
         ]
         for broadcast in started:
-            broadcast.result()
+            broadcast.wait()

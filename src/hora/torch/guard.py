@@ -33,6 +33,7 @@ from typing import TypeVar
 
 import torch
 
+from hora.basics import Max, Min, Sum
 from hora.config.settings import NonFinite as Policy
 from hora.config.settings import Settings
 from hora.engine import session
@@ -40,10 +41,10 @@ from hora.engine.backend import NotFinite
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import DivergenceError, NonFiniteError
 from hora.ops.numbering import name_of
-from hora.torch.collectives import Max, Min, Sum, allreduce_
+from hora.torch.collectives import allreduce_
 from hora.torch.fingerprint import combined, explain, fingerprints
 
-__all__ = ["Guard", "Verdict", "from_settings", "not_finite"]
+__all__ = ["Guard", "StepDecision", "from_settings", "not_finite"]
 
 _log = logging.getLogger("hora")
 
@@ -53,7 +54,7 @@ T = TypeVar("T", int, str)
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
-class Verdict(Enum):
+class StepDecision(Enum):
     """What to do with a step."""
 
     GO = "go"
@@ -126,7 +127,7 @@ class Guard:
         if self.policy != "off":
             self._heard.append((found, pieces))
 
-    def after_reduce(self, marks: Sequence[torch.Tensor] = (), *, watched: bool = False) -> Verdict:
+    def after_reduce(self, marks: Sequence[torch.Tensor] = (), *, watched: bool = False) -> StepDecision:
         """Look at the marks after the reduction: of all buffers of the step, on all ranks. NonFiniteError for ``stop``.
 
         Of a tensor the first element is looked at, of a sparse one every value.
@@ -137,15 +138,15 @@ class Guard:
         """
         self._step += 1
         if not self._heard and (not marks or self.policy == "off"):
-            return Verdict.GO
+            return StepDecision.GO
         began = perf_counter()
         try:
             if watched:
                 notes = self._heard_notes() if _log.isEnabledFor(logging.DEBUG) else {}
                 _log.debug("step %d: a GradScaler finds what is not finite %s", self._step, _where(notes))
-                return Verdict.GO
+                return StepDecision.GO
             marked = not all(map(_is_finite, marks))
-            return self._report(marked) if marked or self._heard else Verdict.GO
+            return self._report(marked) if marked or self._heard else StepDecision.GO
         finally:
             self.forget()
             self.spent_s += perf_counter() - began
@@ -156,7 +157,7 @@ class Guard:
         self._later.clear()
         self._heard.clear()
 
-    def _report(self, marked: bool) -> Verdict:
+    def _report(self, marked: bool) -> StepDecision:
         """Tell who had what, if it is time to."""
         for names, sums in self._later:
             self._notes += [name for name, value in zip(names, sums.tolist(), strict=True) if value - value != 0]
@@ -170,7 +171,7 @@ class Guard:
             if self.policy == "stop":
                 raise NonFiniteError(text)
             self._tell(text, self._times_found)
-        return Verdict.SKIP if self.policy == "skip" else Verdict.GO
+        return StepDecision.SKIP if self.policy == "skip" else StepDecision.GO
 
     def _heard_notes(self) -> dict[int, list[str]]:
         """By rank, in words, what the core has found; -1: a sum that is too large."""
@@ -200,7 +201,7 @@ class Guard:
         names, tensors = zip(*named_parameters, strict=True)
         each = fingerprints(tensors)
         own = combined(each)
-        pair = torch.tensor([own, ~own])
+        pair = torch.tensor([own, ~own], device="cpu")
         allreduce_(pair, name=f"{self._name()}.replicas", op=Min, process_set=self._process_set)
         lowest, highest = int(pair[0]), ~int(pair[1])
         if lowest != highest:
@@ -224,9 +225,9 @@ class Guard:
     def _gather(self, what: str, own: list[T]) -> list[list[T]]:
         """Every rank's list, in rank order, [] for one that has joined: by reductions, which go on after a join."""
         data = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
-        longest = torch.tensor([len(data)])
+        longest = torch.tensor([len(data)], device="cpu")
         allreduce_(longest, name=f"{self._name()}.{what}.bytes", op=Max, process_set=self._process_set)
-        table = torch.zeros((self._process_set.size(), int(longest)), dtype=torch.uint8)
+        table = torch.zeros((self._process_set.size(), int(longest)), dtype=torch.uint8, device="cpu")
         table[self._process_set.rank(), : len(data)] = data
         allreduce_(table, name=f"{self._name()}.{what}", op=Sum, process_set=self._process_set)
         return [json.loads(row.numpy().tobytes().rstrip(b"\0") or b"[]") for row in table]

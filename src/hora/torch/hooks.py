@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import torch
 
-from hora.torch.bucket import Bucket, Entry
+from hora.torch.bucket import Bucket, GradientEntry
 
-__all__ = ["Hook", "alone", "cast", "into_cast", "into_view", "put"]
+__all__ = ["Hook", "cast", "into_cast", "into_view", "put", "unbucketed"]
 
 Hook = Callable[[torch.Tensor], None]
-Again = Callable[[Entry, torch.Tensor], None]
+Again = Callable[[GradientEntry, torch.Tensor], None]
 
 
-def into_view(entry: Entry, bucket: Bucket, submit: Callable[[Bucket], None], again: Again) -> Hook:
+def into_view(entry: GradientEntry, bucket: Bucket, submit: Callable[[Bucket], None], again: Again) -> Hook:
     """Copies the gradient to its place in the bucket while it is in the cache, and sets ``param.grad`` to that."""
     view = bucket.views[entry.place]
     copy = view.copy_
@@ -43,7 +43,7 @@ def into_view(entry: Entry, bucket: Bucket, submit: Callable[[Bucket], None], ag
     return fire
 
 
-def into_cast(entry: Entry, bucket: Bucket, submit: Callable[[Bucket], None], again: Again) -> Hook:
+def into_cast(entry: GradientEntry, bucket: Bucket, submit: Callable[[Bucket], None], again: Again) -> Hook:
     """Copies the gradient to a bucket of another type; ``param.grad`` stays what it is."""
 
     def fire(parameter: torch.Tensor) -> None:
@@ -60,7 +60,7 @@ def into_cast(entry: Entry, bucket: Bucket, submit: Callable[[Bucket], None], ag
     return fire
 
 
-def alone(entry: Entry, send: Callable[[Entry], None], again: Again) -> Hook:
+def unbucketed(entry: GradientEntry, send: Callable[[GradientEntry], None], again: Again) -> Hook:
     """Sends the gradient at once."""
 
     def fire(parameter: torch.Tensor) -> None:
@@ -74,7 +74,7 @@ def alone(entry: Entry, send: Callable[[Entry], None], again: Again) -> Hook:
     return fire
 
 
-def cast(entry: Entry, bucket: Bucket) -> None:
+def cast(entry: GradientEntry, bucket: Bucket) -> None:
     """Put a gradient into a bucket of another type."""
     grad = entry.kept = entry.parameter.grad
     view = bucket.views[entry.place]
@@ -85,7 +85,7 @@ def cast(entry: Entry, bucket: Bucket) -> None:
         view.copy_(grad.detach())
 
 
-def put(entry: Entry, bucket: Bucket) -> None:
+def put(entry: GradientEntry, bucket: Bucket) -> None:
     """Put a gradient that no hook did into a bucket of its own type."""
     view, grad = bucket.views[entry.place], entry.parameter.grad
     assert grad is not None
@@ -97,7 +97,7 @@ def put(entry: Entry, bucket: Bucket) -> None:
             does_not_fit(entry, grad)
 
 
-def does_not_fit(entry: Entry, grad: torch.Tensor | None) -> None:
+def does_not_fit(entry: GradientEntry, grad: torch.Tensor | None) -> None:
     """A gradient of another type or shape than its bucket: the parameter has changed since."""
     entry.parameter.grad = entry.kept = grad
     assert entry.bucket is not None

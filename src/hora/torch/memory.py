@@ -31,9 +31,9 @@ def shared_empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
     dtype = dtype or torch.get_default_dtype()
-    allocate = getattr(session.engine().backend, "allocate", None)
+    backend = session.engine().backend
     nbytes = math.prod(shape) * dtype.itemsize  # type: ignore[arg-type]
-    memory = allocate(nbytes) if allocate is not None and nbytes else None
+    memory = backend.allocate(nbytes) if nbytes else None
     if memory is None:
-        return torch.empty(shape, dtype=dtype)  # type: ignore[arg-type]
+        return torch.empty(shape, dtype=dtype, device="cpu")  # type: ignore[arg-type]
     return torch.frombuffer(memory, dtype=dtype).reshape(shape)  # type: ignore[arg-type]

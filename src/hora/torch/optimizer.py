@@ -25,7 +25,6 @@ overflow and leave out the same step. With both::
 from __future__ import annotations
 
 import itertools
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,13 +36,14 @@ import torch
 from hora.engine import session
 from hora.engine.explain import note_uneven
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.errors import DeadlockError, ShutDownError, StallError, UsageError
+from hora.errors import DeadlockError, ShutDownError, StallError, UnfinishedStepError, UsageError
+from hora.ops.gradients import GradientRule
 from hora.ops.numbering import name_of
-from hora.ops.resolve import Reduction, predivided
 from hora.torch import submit
+from hora.torch.compat import is_gradscaler_asking
 from hora.torch.compression import Compression
 from hora.torch.reducer import Reducer
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["DistributedOptimizer"]
 
@@ -100,26 +100,21 @@ def DistributedOptimizer(
         )
     _check_passes(backward_passes_per_step)
     op = ReduceOp(op)
-    predivided(op, gradient_predivide_factor, 1)  # refuses here what would be refused where there are several ranks
+    rule = GradientRule(
+        op, float(gradient_predivide_factor), compression=compression, sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+    )  # fmt: skip
+    rule.check(ReduceOp.ADASUM, advice="Use op=Average, Sum or Adasum.")
     names = _names(optimizer, named_parameters)
     if op is ReduceOp.ADASUM:
         from hora.torch.adasum import DistributedAdasumOptimizer
 
         return DistributedAdasumOptimizer(optimizer, None, compression, backward_passes_per_step, process_set)
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise UsageError(
-            f"DistributedOptimizer with op={op.name.capitalize()}. Gradients are combined to the gradient of all ranks'"
-            " loss. Use op=Average, Sum or Adasum."
-        )
     together = _groups(optimizer, num_groups if groups is None else groups)
     members = process_set.members
     reducer = None
-    if session.engine().rank in members and len(members) > 1:
-        reducer = Reducer(
-            _labelled(optimizer, names), compression=compression, op=op, predivide=float(gradient_predivide_factor),
-            process_set=process_set,
-            groups=together, sparse_as_dense=sparse_as_dense, passes=backward_passes_per_step,
-        )  # fmt: skip
+    if session.engine().rank in members and (len(members) > 1 or session.is_elastic()):  # others may yet come
+        reducer = Reducer(_labelled(optimizer, names), rule, together, backward_passes_per_step)
     base = optimizer.__class__
     cls: Any = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     made: _Distributed = cls.__new__(cls)
@@ -195,6 +190,12 @@ class _Distributed(torch.optim.Optimizer):
         if self._reducer is not None:
             self._reducer.rest(resting)
 
+    def abandon(self) -> None:
+        """The workers are about to change: forget gradients that are under way, and give their memory back."""
+        if self._reducer is not None:
+            self._reducer.abandon()
+        self._synchronized = self._scaler_saw = self._leave_out = False
+
     # ---- torch's methods ----
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +257,7 @@ class _Distributed(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups. A GradScaler that comes for them wants to look at reduced gradients."""
-        if self._reducer is not None and sys._getframe(1).f_code.co_name == "_unscale_grads_":
+        if self._reducer is not None and is_gradscaler_asking():
             self._show_scaler()
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
@@ -292,7 +293,7 @@ class _Distributed(torch.optim.Optimizer):
     def _drop(self, reducer: Reducer) -> None:
         """The user throws gradients away that are on their way."""
         if not (self._synchronized or reducer.overtaken):
-            raise UsageError(
+            raise UnfinishedStepError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or"
                 " optimizer.synchronize(). The gradients are being reduced, and the other ranks wait for them. Call"
                 " step() first; or synchronize(), on all ranks, if they are to be thrown away."
@@ -311,7 +312,7 @@ class _Distributed(torch.optim.Optimizer):
                     own = torch.as_tensor(loss).detach().clone().reshape(1)
                     name = f"{name_of(self._reducer, 'gradients', self._process_set)}.loss"
                     how = Reduction(ReduceOp.AVERAGE)
-                    submit.allreduce([own], how, name, self._process_set, in_place=True).result()
+                    submit.allreduce([own], how, name, self._process_set, in_place=True).wait()
                     loss = own[0]
             return loss
 

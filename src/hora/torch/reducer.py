@@ -1,9 +1,10 @@
 """The reducer: from gradients that autograd has just computed to reduced ones in ``param.grad``.
 
-It owns the hooks on the parameters. In the first step every gradient travels alone, by name (``torch.alone``); then the
-parameters are put into buckets in the order in which they became ready on the first rank (``torch.bucket``). From then
-on a hook copies the fresh gradient into its bucket while it is in the cache, sets ``param.grad`` to its place there,
-and the hook that completes a bucket submits it. ``finish`` submits what is missing and waits for all.
+It owns the hooks on the parameters. In the first step every gradient is reduced by itself, by name
+(``torch.unbucketed``); then the parameters are put into buckets in the order in which they became ready on the first
+rank (``torch.travel``, ``torch.bucket``). From then on a hook copies the fresh gradient into its bucket while it is in
+the cache, sets ``param.grad`` to its place there, and the hook that completes a bucket submits it. ``finish`` submits
+what is missing and waits for all.
 
 Promises: ranks may differ in which parameters get a gradient and in which order. A rank without one contributes zeros
 to those that have one; where no rank has one, ``param.grad`` is left as it is. All ranks submit the same operations, in
@@ -16,30 +17,23 @@ import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from hora.engine import session
+from hora.engine.backend import OperationOutcome, UnderWay
 from hora.engine.core import Engine
 from hora.engine.explain import note_uneven
-from hora.engine.process_set import ProcessSet
-from hora.errors import ShutDownError, UsageError
+from hora.errors import ShutDownError, UnfinishedStepError, UsageError
+from hora.ops.gradients import GradientRule
 from hora.ops.numbering import name_of
-from hora.ops.resolve import predivided
-from hora.torch import alone, guard, hooks, summary
-from hora.torch.adapter import DTYPES
-from hora.torch.alone import DENSE, Answer, RollCall, Terms
-from hora.torch.bucket import FIGURES, REPLICAS, Bucket, Channel, Entry, layout_of, plan
-from hora.torch.compression import Compression
-from hora.torch.compression.cast import type_between_hosts
-from hora.torch.guard import Verdict
+from hora.torch import guard, hooks, summary, travel, unbucketed
+from hora.torch.bucket import FIGURES, REPLICAS, Bucket, GradientEntry
+from hora.torch.guard import StepDecision
 from hora.torch.hooks import Hook
-from hora.transport.base import DType, ReduceOp
+from hora.torch.unbucketed import DENSE, GradientPresence, PresenceCheck
 
 __all__ = ["Reducer"]
-
-_CASTS = (Compression.fp16, Compression.bf16)
 
 _finished = 0  # how many times any reducer of this process has finished a step
 _owners: dict[int, weakref.ref[Reducer]] = {}  # by the identity of a parameter, which its reducer keeps alive
@@ -52,40 +46,29 @@ class Reducer:
 
     Args:
         named_parameters: (name, parameter) pairs; names are what ranks pair gradients by.
-        compression: A ``Compressor`` class, or a ``GradientCompressor``, which then takes each gradient.
-        op: What the user asked for, Average or Sum.
-        predivide: What gradients are divided by before the sum, if not by all of it after.
-        process_set: The ranks that take part; this must be one of them.
+        rule: What is done with gradients; this must be one of the ranks of its process set.
         groups: Parameters that are to be reduced together.
-        sparse_as_dense: Reduce sparse gradients as dense ones.
         passes: After how many backward passes a gradient is due.
     """
 
     def __init__(
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
-        *,
-        compression: Any,
-        op: ReduceOp,
-        predivide: float = 1.0,
-        process_set: ProcessSet,
+        rule: GradientRule,
         groups: Groups = (),
-        sparse_as_dense: bool = False,
         passes: int = 1,
     ) -> None:
-        how = predivided(op, predivide, len(process_set.members))
-        self._terms = Terms(compression, op, how, process_set, sparse_as_dense)
-        self._bucketable = compression is Compression.none or compression in _CASTS
+        self._rule = rule
         self._group_of = {id(parameter): i for i, group in enumerate(groups) for parameter in group}
         self._passes = passes
-        self._entries: list[Entry] = []
-        self._dormant: list[Entry] = []  # parameters that do not require a gradient, so far
-        self._alone: list[Entry] = []
+        self._entries: list[GradientEntry] = []
+        self._dormant: list[GradientEntry] = []  # parameters that do not require a gradient, so far
+        self._unbucketed: list[GradientEntry] = []
         self._buckets: list[Bucket] = []
-        self._pending: list[tuple[Bucket, Any]] = []  # buckets under way in this step, and what to wait for
-        self._order: list[Entry] = []  # what travelled alone in this step, as sent
+        self._pending: list[tuple[Bucket, UnderWay[OperationOutcome]]] = []  # of this step
+        self._order: list[GradientEntry] = []  # what travelled alone in this step, as sent
         self._abandoned: list[object] = []
-        self._roll: RollCall | None = None
+        self._presence: PresenceCheck | None = None
         self._began = 0  # ``_finished`` when the first of this step was submitted
         self.steps = 0  # that were taken
         self._due = self._asked = 0  # what the first rank is to ask for with the next step, and did with the last one
@@ -105,7 +88,7 @@ class Reducer:
             if before is not None and (other := before()) is not None and other is not self:
                 other.close()  # a new optimizer for the same parameters takes over from the old one
             _owners[id(parameter)] = weakref.ref(self)
-            entry = Entry(parameter, label, self._group_of.get(id(parameter)), self._passes)
+            entry = GradientEntry(parameter, label, self._group_of.get(id(parameter)), self._passes)
             entry.name = f"{self._namespace}.{label}"
             self._entries.append(entry)
             self._dormant.append(entry)
@@ -122,14 +105,14 @@ class Reducer:
         """Hook those that require a gradient by now."""
         for entry in [e for e in self._dormant if e.parameter.requires_grad or e.parameter.grad is not None]:
             self._dormant.remove(entry)
-            entry.settled = not self._bucketable or entry.parameter.dtype not in DTYPES
-            self._alone.append(entry)
-            self._roll = None
+            entry.settled = travel.never_bucketed(entry.parameter, self._rule)
+            self._unbucketed.append(entry)
+            self._presence = None
             self._hook(entry)
-            if not entry.settled and entry.group is None and self._on_wire(entry) is entry.parameter.dtype:
-                alone.let_be_born_in_shared_memory(entry.parameter, self._engine)
+            if not entry.settled and travel.as_it_is(entry, self._rule):
+                unbucketed.allocate_gradient_in_shared_memory(entry.parameter, session.engine())
 
-    def _hook(self, entry: Entry) -> None:
+    def _hook(self, entry: GradientEntry) -> None:
         """Register what fits the way it travels."""
         if entry.hook is not None:
             entry.hook.remove()
@@ -164,30 +147,47 @@ class Reducer:
 
     def _attach(self) -> None:
         """Begin, or begin again in a new generation: what the old one had under way is gone."""
-        self._engine: Engine = session.engine()
+        self._engine: Engine | None = session.engine()
         self._most_bytes = self._engine.settings.bucket_bytes
-        self._namespace = name_of(self, "gradients", self._terms.process_set)
-        self._help = getattr(self._engine.backend, "help", None) or (lambda: None)
-        self._guard = guard.from_settings(self._terms.process_set)
-        self._summary = summary.from_settings(self._terms.process_set)
-        self._core_looks = getattr(self._engine.backend, "finds_not_finite", False)
-        self._is_first = self._terms.process_set.members[0] == self._engine.rank
+        self._namespace = name_of(self, "gradients", self._rule.process_set)
+        self._help = self._engine.backend.help
+        self._guard = guard.from_settings(self._rule.process_set)
+        self._summary = summary.from_settings(self._rule.process_set)
+        self._core_looks = self._engine.backend.finds_not_finite
+        self._is_first = self._rule.process_set.members[0] == self._engine.rank
+        self._forget()
+        for entry in self._entries:
+            entry.name = f"{self._namespace}.{entry.label}"
+
+    def _forget(self) -> None:
+        """What a generation that is over had agreed on, and had under way."""
         self._pending.clear()
-        self._roll = None
+        self._presence = None
         for bucket in self._buckets:
             self._dissolve(bucket)
         self._buckets.clear()
+        self._builds = itertools.count()
+        dormant = {id(entry) for entry in self._dormant}
+        self._unbucketed = [entry for entry in self._entries if id(entry) not in dormant]  # in everybody's order again
         for entry in self._entries:
-            entry.name, entry.channel = f"{self._namespace}.{entry.label}", None
-            entry.settled = not self._bucketable or entry.parameter.dtype not in DTYPES
+            entry.start = None
+            entry.settled = travel.never_bucketed(entry.parameter, self._rule)
         self._reset()
+
+    def abandon(self) -> None:
+        """The generation is over: forget what was under way, and give back the memory that its gradients are in. The
+        next gradient begins anew, in whatever generation there is then."""
+        self._engine = None
+        self._forget()
+        for entry in self._entries:
+            entry.parameter.grad = None
 
     # ---- hooks ----
 
-    def _hook_for(self, entry: Entry) -> Hook:
+    def _hook_for(self, entry: GradientEntry) -> Hook:
         bucket = entry.bucket
         if bucket is None:
-            return hooks.alone(entry, self._send_from_hook, self._again)
+            return hooks.unbucketed(entry, self._send_from_hook, self._again)
         kind = hooks.into_cast if entry.view is None else hooks.into_view
         return kind(entry, bucket, self._submit, self._again)
 
@@ -206,10 +206,10 @@ class Reducer:
 
         return counting
 
-    def _again(self, entry: Entry, parameter: torch.Tensor) -> None:
+    def _again(self, entry: GradientEntry, parameter: torch.Tensor) -> None:
         """A gradient came again before the last one was taken: right only if that was thrown away meanwhile."""
         if parameter.grad is entry.view or parameter.grad is entry.kept:
-            raise UsageError(
+            raise UnfinishedStepError(
                 f"the gradient of {entry.label} was computed {self._passes + 1} times before step(). After"
                 f" {self._passes} it was sent to the other ranks, and what comes later would be lost. Increase"
                 " backward_passes_per_step to accumulate gradients locally over more backward passes, or call"
@@ -219,7 +219,7 @@ class Reducer:
         assert entry.fire is not None
         entry.fire(parameter)
 
-    def _send_from_hook(self, entry: Entry) -> None:
+    def _send_from_hook(self, entry: GradientEntry) -> None:
         if session.current is not self._engine:
             self._attach()
             return
@@ -227,16 +227,16 @@ class Reducer:
         self._send(entry, entry.parameter.grad)
         self._help()
 
-    def _send(self, entry: Entry, grad: torch.Tensor) -> None:
+    def _send(self, entry: GradientEntry, grad: torch.Tensor) -> None:
         if not self._pending and not self._order:
             self._began = _finished
         guard = self._guard
-        if guard is not None and not (self._core_looks and alone.is_summed(grad, self._terms)):
+        if guard is not None and not (self._core_looks and unbucketed.is_summed(grad, self._rule)):
             entry.marked = True
             if guard.looks_at(grad.numel() * grad.itemsize, len(self._order)):
                 values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
                 guard.before_reduce(values, ((entry.label, values),))
-        alone.send(entry, grad, self._terms)
+        unbucketed.send(entry, grad, self._rule)
         self._order.append(entry)
 
     def _submit(self, bucket: Bucket) -> None:
@@ -257,8 +257,8 @@ class Reducer:
         guard = self._guard
         if guard is not None and bucket.marked and guard.looks_at(bucket.nbytes, bucket.number):
             guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
-        assert bucket.channel is not None
-        self._pending.append((bucket, bucket.channel.start(bucket.flat)))
+        assert bucket.start is not None
+        self._pending.append((bucket, bucket.start(bucket.flat)))
         self._help()
 
     # ---- the end of a step ----
@@ -288,6 +288,28 @@ class Reducer:
         global _finished
         if self.resting:
             return True
+        self._get_ready()
+        began = perf_counter()
+        try:
+            roll = self._submit_missing(keep)
+            self._wait()
+            received, marks = self._put_back(roll, keep)
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            _finished += 1
+            self._reset()
+        if self._summary is not None and keep:
+            sent_bytes = sum(bucket.sent_bytes for bucket in self._buckets)
+            sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
+            self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked & FIGURES))
+        return self._is_fit(marks, keep, watched)
+
+    # ---- its phases ----
+
+    def _get_ready(self) -> None:
+        """Be in the generation that there is, with all parameters that have gradients by now."""
         if self.closed:
             raise UsageError(
                 "this DistributedOptimizer is stepped after another one has been made for the same parameters, which"
@@ -297,44 +319,43 @@ class Reducer:
             self._attach()
         if self._dormant:
             self._wake()
-        began = perf_counter()
-        try:
-            for bucket in self._buckets:
-                if not bucket.submitted:
-                    self._complete(bucket, keep)
-            roll = self._call(keep)
-            self._wait()
-            self._asked = self._buckets[0].asks() if self._buckets else 0
-            marks = [bucket.mark for bucket in self._buckets if bucket.marked]
-            troubled = [bucket for bucket in self._buckets if bucket.has_trouble()]
-            odd = [entry for bucket in troubled for entry in bucket.sort_out(keep)]
-            for bucket in self._buckets:
-                if keep and bucket.entries[0].view is None:
-                    bucket.cast_back()
-            for bucket in troubled:
-                bucket.reset(had_trouble=True)
-            received = self._receive(roll, odd, keep)
-            marks += [tensor for tensor, entry in zip(received, self._order, strict=True) if entry.marked]
-        except BaseException:
-            # What is under way goes on without us, and must find its memory where it was.
-            self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
-            self._roll = None
-            for bucket in self._buckets:
-                bucket.reset(had_trouble=True)
-            raise
-        finally:
-            _finished += 1
-            self._reset()
-        if self._summary is not None and keep:
-            sent_bytes = sum(bucket.sent_bytes for bucket in self._buckets)
-            sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
-            self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked & FIGURES))
+
+    def _submit_missing(self, keep: bool) -> PresenceCheck | None:
+        """Submit the buckets that no hook has completed, and ask who sent what alone."""
+        for bucket in self._buckets:
+            if not bucket.submitted:
+                self._complete(bucket, keep)
+        return self._call(keep)
+
+    def _put_back(self, roll: PresenceCheck | None, keep: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Put what was reduced where it belongs: what travelled alone, and what the guard is to look at."""
+        self._asked = self._buckets[0].asks() if self._buckets else 0
+        marks = [bucket.mark for bucket in self._buckets if bucket.marked]
+        troubled = [bucket for bucket in self._buckets if bucket.has_trouble()]
+        odd = [entry for bucket in troubled for entry in bucket.sort_out(keep)]
+        for bucket in self._buckets:
+            if keep and bucket.entries[0].view is None:
+                bucket.cast_back()
+        for bucket in troubled:
+            bucket.reset(had_trouble=True)
+        received = self._receive(roll, odd, keep)
+        return received, marks + [t for t, entry in zip(received, self._order, strict=True) if entry.marked]
+
+    def _give_up(self) -> None:
+        """What is under way goes on without us, and must find its memory where it was."""
+        self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
+        self._presence = None
+        for bucket in self._buckets:
+            bucket.reset(had_trouble=True)
+
+    def _is_fit(self, marks: list[torch.Tensor], keep: bool, watched: bool) -> bool:
+        """Whether to step with them: what the guard says."""
         if self._guard is None:
             return True
         if not keep:
             self._guard.forget()
             return True
-        return self._guard.after_reduce(() if watched else marks, watched=watched) is Verdict.GO
+        return self._guard.after_reduce(() if watched else marks, watched=watched) is StepDecision.GO
 
     def after_step(self) -> None:
         """The optimizer has stepped. Now and then it is time to compare the ranks' parameters."""
@@ -351,9 +372,8 @@ class Reducer:
 
     def _wait(self) -> None:
         """For the buckets; the guard hears what the core has found in them."""
-        for bucket, ticket in self._pending:
-            assert bucket.channel is not None
-            found = bucket.channel.wait(ticket).not_finite
+        for bucket, under_way in self._pending:
+            found = under_way.wait().not_finite
             if found and self._guard is not None:
                 self._guard.hear(found, bucket.pieces)
 
@@ -368,27 +388,28 @@ class Reducer:
                 (hooks.cast if entry.view is None else hooks.put)(entry, bucket)
         self._submit(bucket)
 
-    def _call(self, keep: bool) -> RollCall | None:
-        """Send what travels alone and no hook sent, and call the roll."""
-        if not self._alone:
+    def _call(self, keep: bool) -> PresenceCheck | None:
+        """Send what is reduced by itself and no hook sent, and check who has which gradient."""
+        if not self._unbucketed:
             return None
-        if self._roll is None:
+        if self._presence is None:
             name = f"{self._namespace}.roll.{next(self._builds)}"
-            self._roll = RollCall(self._alone, self._engine, name, self._terms.process_set)
-        for entry in self._alone:
+            self._presence = PresenceCheck(self._unbucketed, session.engine(), name, self._rule.process_set)
+        for entry in self._unbucketed:
             if entry.sent is None and keep and entry.parameter.grad is not None:
                 self._send(entry, entry.parameter.grad)
-        self._roll.start(self._order, 0 if self._buckets else self._due)
-        return self._roll
+        self._presence.start(self._order, 0 if self._buckets else self._due)
+        return self._presence
 
-    def _receive(self, roll: RollCall | None, odd: list[Entry], keep: bool) -> list[torch.Tensor]:
-        """Hear the roll call, help the others with what only they have, take the results; then change what is due."""
+    def _receive(self, roll: PresenceCheck | None, odd: list[GradientEntry], keep: bool) -> list[torch.Tensor]:
+        """Hear the presence check, help the others with what only they have, take the results; then change what is
+        due."""
         heard = roll.hear() if roll is not None else None
         self._asked |= roll.asks if roll is not None else 0
         taking_part, answers = heard if heard is not None else (0, [])
-        for entry, answer in zip(self._alone, answers, strict=False):
-            if not self._terms.sparse_as_dense:
-                alone.refuse_mixed(entry, answer)
+        for entry, answer in zip(self._unbucketed, answers, strict=False):
+            if not self._rule.sparse_as_dense:
+                unbucketed.refuse_mixed(entry, answer)
             if entry.sent is None and answer.kind:
                 self._bring_nothing(entry, answer.kind)
             elif entry.sent is not None and answer.sparse and entry.resparse < 0:
@@ -400,17 +421,17 @@ class Reducer:
         for bucket in {id(b): b for entry in odd if (b := entry.bucket) is not None}.values():
             self._dissolve(bucket)
             self._buckets.remove(bucket)
-        if heard is not None and taking_part == len(self._terms.process_set.members):
+        if heard is not None and taking_part == len(self._rule.process_set.members):
             self._promote(answers)
         return received
 
-    def _bring_nothing(self, entry: Entry, kind: int) -> None:
-        nothing = alone.stand_in(entry.parameter, kind, self._terms.sparse_as_dense)
+    def _bring_nothing(self, entry: GradientEntry, kind: int) -> None:
+        nothing = unbucketed.stand_in(entry.parameter, kind, self._rule.sparse_as_dense)
         self._send(entry, nothing)
-        if kind == alone.SPARSE and self._terms.sparse_as_dense:
+        if kind == unbucketed.SPARSE and self._rule.sparse_as_dense:
             entry.resparse = 1
 
-    def _take(self, entry: Entry, keep: bool) -> torch.Tensor:
+    def _take(self, entry: GradientEntry, keep: bool) -> torch.Tensor:
         assert entry.sent is not None
         result = entry.sent()
         if entry.not_finite and self._guard is not None:
@@ -442,59 +463,29 @@ class Reducer:
 
     # ---- buckets ----
 
-    def _promote(self, answers: list[Answer]) -> None:
-        """Settle how those travel from now on that have sent gradients alone: by the answers, so on all ranks alike."""
-        found, changed = [], False
-        for entry, answer in zip(self._alone, answers, strict=True):
-            if entry.settled or not answer.kind:
-                changed = changed or (answer.sparse > 0) > entry.sparse
-                entry.sparse = entry.sparse or answer.sparse > 0
-                continue
-            changed = True
-            entry.layout = layout_of(entry.parameter) if answer.same_layout else None
-            if answer.sparse:
-                entry.settled = entry.sparse = True
-            elif answer.shared and entry.group is None and self._on_wire(entry) is entry.parameter.dtype:
-                entry.settled = True
-                entry.channel = self._channel(entry.name, entry.parameter)
-            else:
-                found.append((answer.order or len(answers) + 1, entry))
+    def _promote(self, answers: list[GradientPresence]) -> None:
+        """Put into buckets what the answers say may go there, from the next step on."""
+        planned, changed = travel.settle(self._unbucketed, answers, self._rule, self._most_bytes)
         if changed:
-            self._roll = None
-        found.sort(key=lambda pair: pair[0])  # stable: those that the first rank did not have stay in their order
-        for entries in plan([e for _, e in found], self._on_wire, self._most_bytes):
+            self._presence = None
+        for entries in planned:
             self._build(entries)
 
-    def _on_wire(self, entry: Entry) -> torch.dtype:
-        dtype = entry.parameter.dtype
-        cast = self._terms.compression in _CASTS and dtype.is_floating_point and dtype.itemsize > 2
-        if cast and self._between_hosts(entry.parameter) is None:
-            smaller: torch.dtype = self._terms.compression.dtype
-            return smaller
-        return dtype
-
-    def _between_hosts(self, tensor: torch.Tensor) -> DType | None:
-        return type_between_hosts(self._terms.compression, [tensor], self._engine.backend)
-
-    def _channel(self, name: str, like: torch.Tensor) -> Channel:
-        kind, how = (like.dtype, like.shape, like.device), self._terms.how._replace(wire=self._between_hosts(like))
-        return Channel(self._engine, name, kind, how, self._terms.process_set)
-
-    def _build(self, entries: list[Entry]) -> None:
-        bucket = Bucket(entries, self._on_wire(entries[0]), len(self._buckets))
+    def _build(self, entries: list[GradientEntry]) -> None:
+        bucket = Bucket(entries, travel.dtype_on_wire(entries[0].parameter, self._rule), len(self._buckets))
         bucket.marked = not (self._core_looks and bucket.flat.is_cpu)
-        bucket.channel = self._channel(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat)
-        if (wire := self._between_hosts(bucket.flat)) is not None:
+        bucket.start = travel.prepare(f"{self._namespace}.bucket.{next(self._builds)}", bucket.flat, self._rule)
+        if (wire := travel.between_hosts(bucket.flat, self._rule)) is not None:
             bucket.sent_bytes = bucket.flat.numel() * wire.itemsize
         self._buckets.append(bucket)
         for entry in entries:
-            self._alone.remove(entry)
+            self._unbucketed.remove(entry)
             self._hook(entry)
 
     def _dissolve(self, bucket: Bucket) -> None:
-        """Let its parameters travel alone again, until they find another."""
+        """Let its parameters be reduced each by itself again, until they find another."""
         for entry in bucket.entries:
             entry.bucket = entry.view = entry.kept = None
-            self._alone.append(entry)
+            self._unbucketed.append(entry)
             self._hook(entry)
-        self._roll = None
+        self._presence = None

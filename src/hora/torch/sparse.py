@@ -13,7 +13,7 @@ from hora.ops.resolve import reduction
 from hora.ops.table import FUNCTIONS
 from hora.torch import submit
 from hora.torch.adapter import dtype_of
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 __all__ = ["sparse_allreduce_async"]
 
@@ -38,15 +38,15 @@ def sparse_allreduce_async(
     started = submit.allgather([own.indices().t(), own.values(), shape], name, process_set, grouped=True)
 
     def wait() -> torch.Tensor:
-        indices, values, shapes = (gathered.tensor for gathered in started.result())
+        indices, values, shapes = (gathered.tensor for gathered in started.wait())
         if len(shapes.unique(dim=0)) > 1:
             table = "\n".join(
                 f"  rank {rank}: shape {tuple(row)}"
                 for rank, row in zip(process_set.ranks, shapes.tolist(), strict=True)
             )
             raise MismatchError(
-                f"{started.name}: the ranks' sparse tensors have different shapes:\n{table}\nThey cannot be added."
-                " Give all ranks the same shape; only the number of non-zeros may differ."
+                f"{started.request.name}: the ranks' sparse tensors have different shapes:\n{table}\nThey cannot be"
+                " added. Give all ranks the same shape; only the number of non-zeros may differ."
             )
         # Indices below the shape on every rank are below it together: torch need not check them again.
         total = torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=False).coalesce()

@@ -2,7 +2,7 @@
 
 ::
 
-    hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 102 MB sent; slowest: rank 3, 8.00 ms behind
+    hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 97.5 MB sent; slowest: rank 3, 8.00 ms behind
 
 Times are medians over the last steps, from the end of one to the end of the next; what is before the end of the first
 is not counted. On a terminal the line is written again and again in its place; in a log there is one every few seconds,
@@ -24,11 +24,13 @@ from typing import NamedTuple, TextIO
 
 import torch
 
+from hora.basics import Sum
 from hora.engine import session
 from hora.engine.core import Engine
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.ops.numbering import name_of
-from hora.torch.collectives import Sum, allreduce_
+from hora.text import size_text, time_text
+from hora.torch.collectives import allreduce_
 
 __all__ = ["Figures", "Summary", "from_settings", "line", "slowest", "steps_until_next"]
 
@@ -122,8 +124,8 @@ class Summary:
     def _gather(self) -> None:
         """Who computes how long; and when to ask again."""
         _, step_s, exposed_s, *_ = self.figures() if self._steps else (0, 0.0, 0.0)
-        table = torch.zeros((self._process_set.size(), 2), dtype=torch.float64)
-        table[self._process_set.rank()] = torch.tensor([step_s, step_s - exposed_s], dtype=torch.float64)
+        table = torch.zeros((self._process_set.size(), 2), dtype=torch.float64, device="cpu")
+        table[self._process_set.rank()] = torch.tensor([step_s, step_s - exposed_s], dtype=torch.float64, device="cpu")
         allreduce_(table, name=f"{self._name}.times", op=Sum, process_set=self._process_set)
         steps, computing = table.t().tolist()
         self._slowest, self._behind_s = slowest(dict(zip(self._process_set.members, computing, strict=True)))
@@ -177,33 +179,14 @@ def line(figures: Figures, label: str = "") -> str:
     """The line.
 
     >>> line(Figures(1234, 0.347, 0.019, 102_228_128, 3, 0.008))
-    'hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 102 MB sent; slowest: rank 3, 8.00 ms behind'
+    'hora: step 1,234: 347 ms, of which 19.0 ms (5 %) waiting for others; 97.5 MB sent; slowest: rank 3, 8.00 ms behind'
     """
     share = 100 * figures.exposed_s / figures.step_s if figures.step_s else 0.0
     parts = [
-        f"hora:{label} step {figures.steps:,}: {_time(figures.step_s)}, of which {_time(figures.exposed_s)}"
+        f"hora:{label} step {figures.steps:,}: {time_text(figures.step_s)}, of which {time_text(figures.exposed_s)}"
         f" ({share:.0f} %) waiting for others",
-        f"{_size(figures.sent_bytes)} sent",
+        f"{size_text(figures.sent_bytes)} sent",
     ]
     if figures.slowest >= 0:
-        parts.append(f"slowest: rank {figures.slowest}, {_time(figures.behind_s)} behind")
+        parts.append(f"slowest: rank {figures.slowest}, {time_text(figures.behind_s)} behind")
     return "; ".join(parts)
-
-
-def _time(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds * 1e6)} µs"
-
-
-def _size(count: float) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{_three_digits(count / factor)} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def _three_digits(value: float) -> str:
-    value = float(f"{value:.3g}")  # before it is known how many of them come after the point
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -15,15 +15,16 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from hora.basics import Sum
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.ops.numbering import name_of
-from hora.torch.collectives import Sum, allreduce_
+from hora.torch.collectives import allreduce_
+from hora.torch.compat import disable_dynamo
 
 __all__ = ["SyncBatchNorm"]
 
@@ -145,7 +146,7 @@ class SyncBatchNorm(_BatchNorm):
         )
 
 
-@_disable_dynamo  # the compiler is to leave communication alone, and not to look into it either
+@disable_dynamo  # the compiler is to leave communication alone, and not to look into it either
 def _normalize(layer: SyncBatchNorm, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
     function: type[torch.autograd.Function] = _Normalize
     name = name_of(layer, "sync_batch_norm", layer.process_set)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.types import Buffer, DType, ReduceOp
 
 __all__ = ["Array", "adasum", "bytes_of", "reduce_parts", "widen"]
 

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from hora.transport.arithmetic import Array, adasum, bytes_of
-from hora.transport.base import Buffer, DType, Finish, ReduceOp
+from hora.transport.base import Finish, StartingMover
 from hora.transport.kernels import reduce_parts
 from hora.transport.scratch import Scratch, unpack
+from hora.types import Buffer, DType, ReduceOp
 
 __all__ = ["SMALL_BYTES", "ExchangeMover", "done", "pieces"]
 
@@ -31,7 +32,7 @@ def done() -> None:
     """The ``Finish`` of what is over already."""
 
 
-class ExchangeMover(ABC):
+class ExchangeMover(StartingMover, ABC):
     """The mover of one rank. Not thread-safe: one thread carries out all work, in the order all ranks keep."""
 
     def __init__(self, rank: int) -> None:

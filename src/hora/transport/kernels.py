@@ -9,7 +9,7 @@ import numpy as np
 
 from hora.transport import arithmetic, shm
 from hora.transport.arithmetic import Array
-from hora.transport.base import DType, ReduceOp
+from hora.types import DType, ReduceOp
 
 __all__ = ["narrow_at", "reduce_at", "reduce_parts", "widen_at"]
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from hora.config.settings import Settings
 from hora.errors import EnvironmentUnfit
 from hora.transport.base import KeyValue, Mover, StartingMover
+from hora.wire import addresses
 from hora.wire.messages import Peer
 
-__all__ = ["finish", "gpus_present", "make_mover", "with_gpus"]
+__all__ = ["device_kind", "finish", "make_mover", "with_gpus"]
 
 
 def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings) -> StartingMover:
@@ -44,23 +45,29 @@ def make_mover(kind: str, rank: int, peers: Sequence[Peer], store: KeyValue, set
     raise ValueError(f"there is no mover called {kind!r}")
 
 
-def gpus_present() -> bool:
-    """Whether this process may use GPUs: torch is loaded and finds one."""
+def device_kind() -> str:
+    """The kind of device, such as "cuda", whose tensors can be moved as they are; empty if this process has none, or
+    has not loaded torch."""
     if sys.modules.get("torch") is None:
-        return False
-    from hora.transport import cuda
+        return ""
+    from hora.transport import device
 
-    return cuda.device.present()
+    return device.kind()
 
 
-def with_gpus(host: Mover, rank: int, store: KeyValue, settings: Settings) -> Mover:
+def with_gpus(host: Mover, rank: int, peers: Sequence[Peer], store: KeyValue, settings: Settings) -> Mover:
     """The mover, and in front of it NCCL for what lies on GPUs; the mover itself where there are none."""
-    if not gpus_present():
+    if not device_kind():
         return host
     from hora.transport.nccl import NcclMover
 
-    patience_s = settings.stall_fail_s or 86400.0  # that long an operation may wait on the GPU for what makes its data
-    return NcclMover(rank, host, store, timeout_s=patience_s, meet_s=settings.gloo_timeout_s)
+    longest_wait_s = (
+        settings.stall_fail_s or 86400.0
+    )  # that long an operation may wait on the GPU for what makes its data
+    interface = settings.gloo_iface
+    if not interface and len({peer.host for peer in peers}) > 1:  # the one by which the others reach this host
+        interface = addresses.interface_of(peers[rank].address)
+    return NcclMover(rank, host, store, timeout_s=longest_wait_s, meet_s=settings.gloo_timeout_s, interface=interface)
 
 
 def finish() -> None:

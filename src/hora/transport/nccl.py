@@ -1,6 +1,6 @@
 """NCCL as a mover: tensors stay on their GPUs. Everything else goes to the host's mover that it is put in front of.
 
-Work is put on a stream of the mover's own, in the order of streams that ``transport.cuda`` describes, so every method
+Work is put on a stream of the mover's own, in the order of streams that ``transport.device`` describes, so every method
 returns as soon as it is queued; ``mark`` gives the event after which it is done. There is one process group for each
 set of ranks, built directly, as Gloo's are: the user's default group is never touched. Fused operations go through one
 flat tensor on the GPU.
@@ -21,9 +21,10 @@ import torch
 import torch.distributed as dist
 
 from hora.errors import HorovodInternalError
-from hora.transport import cuda
-from hora.transport.base import Buffer, DType, KeyValue, Mover, ReduceOp
+from hora.transport import device
+from hora.transport.base import KeyValue, Mover
 from hora.transport.torch_store import TorchStore
+from hora.types import Buffer, DType, ReduceOp
 
 __all__ = ["NcclMover"]
 
@@ -36,26 +37,31 @@ _OPS: dict[ReduceOp, Any] = {
     ReduceOp.MAX: dist.ReduceOp.MAX,
     ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
 }
-_FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 _INTEGERS = (DType.INT8, DType.UINT8, DType.INT32, DType.INT64)
 _YES = "gpu "
 
 Ranks = tuple[int, ...]
 
 
-class NcclMover:
+class NcclMover(Mover):
     """Carries tensors on GPUs by NCCL, and what is on the host by ``host``. Not thread-safe, but for ``abort``.
 
     All tensors are worked on where the first was; those of another GPU of this process are copied there and back.
     """
 
-    carries = ("cuda",)
-
     def __init__(
-        self, rank: int, host: Mover, store: KeyValue, *, timeout_s: float = 600.0, meet_s: float = 30.0
+        self,
+        rank: int,
+        host: Mover,
+        store: KeyValue,
+        *,
+        timeout_s: float = 600.0,
+        meet_s: float = 30.0,
+        interface: str = "",
     ) -> None:
+        self.carries = (device.kind(),)
         self._rank, self._host, self._store = rank, host, store
-        self._timeout_s, self._meet_s = timeout_s, meet_s
+        self._timeout_s, self._meet_s, self._interface = timeout_s, meet_s, interface
         self._where: torch.device | None = None
         self._stream: Any = None
         self._groups: dict[Ranks, tuple[Any, TorchStore]] = {}  # torch does not keep a store of Python's alive
@@ -180,12 +186,12 @@ class NcclMover:
         self._stopped = self._stopped or reason
         for group, _ in list(self._groups.values()):
             with contextlib.suppress(RuntimeError):
-                cuda.device.abort(group)
+                device.abort(group)
         self._host.abort(reason)
 
     def close(self) -> None:
         if self._groups and not self._stopped:
-            cuda.device.settle(self._stream)  # what was agreed on is finished, for the others need it
+            device.settle(self._stream)  # what was agreed on is finished, for the others need it
             self.abort("it was closed")
         self._stopped = self._stopped or "it was closed"
         self._groups.clear()
@@ -196,13 +202,13 @@ class NcclMover:
     def mark(self) -> Any:
         """The event after which everything so far is done."""
         assert self._where is not None
-        with cuda.device.on(self._stream):
-            return cuda.device.mark(self._where)
+        with device.on(self._stream):
+            return device.mark(self._where)
 
     def allocate(self, nbytes: int, like: Buffer) -> torch.Tensor:
         """Bytes on the GPU, for a result."""
         self._settle_down(like)
-        with cuda.device.on(self._stream):
+        with device.on(self._stream):
             return torch.empty(nbytes, dtype=torch.uint8, device=self._where)
 
     # ---- on the GPU ----
@@ -239,8 +245,9 @@ class NcclMover:
 
     def _do(self, ranks: Ranks, start: Callable[[Any], Any]) -> None:
         """Queue an operation among these ranks, and what comes later on this stream behind it."""
+        group = self._group(ranks)
         try:
-            start(self._group(ranks)).wait()
+            start(group).wait()
         except RuntimeError as error:
             self._stopped = self._stopped or "it failed before"
             reason = str(error).strip().partition("\n")[0]
@@ -251,20 +258,25 @@ class NcclMover:
             raise HorovodInternalError(f"NCCL can no longer move data: {self._stopped}")
         if ranks not in self._groups:
             store = TorchStore(self._store, f"nccl/{'.'.join(map(str, ranks))}/", self._meet_s)
-            group = cuda.device.group(store, ranks.index(self._rank), len(ranks), self._timeout_s)
+            place, kind = ranks.index(self._rank), self.carries[0]
+            group = device.group(kind, store, place, len(ranks), self._timeout_s, self._interface)
             self._groups[ranks] = group, store
-        return self._groups[ranks][0]
+        group = self._groups[ranks][0]
+        if reason := device.error(group):  # torch says it to nobody else, and what came of it is not right
+            self._stopped = f"a communicator failed meanwhile ({reason})"
+            raise HorovodInternalError(f"NCCL can no longer move data: {self._stopped}")
+        return group
 
     @contextlib.contextmanager
     def _working(self, *buffers: Buffer) -> Iterator[None]:
         """On the mover's stream, after what made the data."""
         self._settle_down(buffers[0])
         assert self._where is not None
-        with torch.no_grad(), cuda.device.on(self._stream):
+        with torch.no_grad(), device.on(self._stream):
             for event in {id(buffer.ready): buffer.ready for buffer in buffers if buffer.ready is not None}.values():
-                cuda.device.follow(event, self._where)
+                device.follow(event, self._where)
             for buffer in buffers:
-                cuda.device.keep(_tensor(buffer))
+                device.keep(_tensor(buffer))
             yield
 
     def _settle_down(self, first: Buffer) -> None:
@@ -272,16 +284,15 @@ class NcclMover:
         if self._where is not None:
             return
         self._where = _tensor(first).device
-        self._stream = cuda.device.stream(self._where)
-        why_not = cuda.device.why_not()
-        told = why_not or _YES + cuda.device.identity(self._where)
+        self._stream = device.stream(self._where)
+        told = device.why_not(self._where.type) or _YES + device.identity(self._where)
         self._store.set(f"nccl/{self._rank}", told.encode())
 
     # ---- whether NCCL can ----
 
     def _can_reduce(self, dtype: DType, op: ReduceOp, factors: tuple[float, float], ranks: Ranks) -> bool:
         plain = factors == (1.0, 1.0) and op is not ReduceOp.AVERAGE
-        known = dtype in _FLOATS or (dtype in _INTEGERS and plain)
+        known = dtype.is_float or (dtype in _INTEGERS and plain)
         return known and op in _OPS and self._can(ranks)
 
     def _can(self, ranks: Ranks) -> bool:
@@ -318,7 +329,7 @@ class NcclMover:
         from_, to = [_host_copy(source) for source in sources], [_host_copy(target) for target in targets]
         for source, copy in zip(sources, from_, strict=True):
             _bytes(_flat(copy)).copy_(_bytes(_flat(source)), non_blocking=True)
-        cuda.device.settle(self._stream)
+        device.settle(self._stream)
         yield from_, to
         for target, copy in zip(targets, to, strict=True):
             _bytes(_flat(target)).copy_(_bytes(_flat(copy)), non_blocking=True)
@@ -360,5 +371,5 @@ def _bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _host_copy(buffer: Buffer) -> Buffer:
-    memory = cuda.device.host_memory(buffer.nbytes)
+    memory = device.host_memory(buffer.nbytes)
     return Buffer(memory.data_ptr(), buffer.dtype, buffer.shape, memory)

@@ -1,7 +1,7 @@
-"""The memory of workers: gradients that are born in shared memory, and large blocks that are kept when freed.
+"""The memory of workers: gradients allocated in shared memory, and large blocks that are kept when freed.
 
 The launcher puts ``_alloc.so`` (native/preload) into ``LD_PRELOAD`` of its workers. It is inert until the optimizer
-says which sizes its gradients have. Where another allocator is preloaded already, that one stays alone; where the
+says which sizes its gradients have. Where another allocator is preloaded already, ours is not added; where the
 program is linked to another one, calls are passed on to that one. ``init`` takes it out of the environment again, so
 that what a worker starts does not have it; until then it must be there, for the command may be a shell that starts it.
 

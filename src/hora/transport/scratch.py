@@ -1,4 +1,4 @@
-"""Memory that a mover uses again and again, and buffers put in a row in it."""
+"""Memory that a mover uses again and again, and buffers packed into it one after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hora.transport.arithmetic import Array, bytes_of
-from hora.transport.base import Buffer
+from hora.types import Buffer
 
 __all__ = ["Scratch", "unpack"]
 

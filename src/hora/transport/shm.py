@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 5
+ABI = 6  # core.h: HORA_ABI
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
@@ -31,7 +31,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "format": (_INT, (_INT, _INT, _U32, _U64, _INT, _INT, _POINTER)),
     "open": (_CORE, (_INT, _INT, _I64, _I64, _U64, _U64, _INT)),
     "watch": (_INT, (_CORE, _POINTER)),
-    "link": (_INT, (_CORE, _POINTER, _TEXT)),
+    "link": (_INT, (_CORE, _POINTER, _TEXT, _POINTER, _POINTER)),
+    "fabric_open": (_POINTER, (_TEXT, _TEXT, _POINTER, _INT)),
+    "fabric_address": (_INT, (_POINTER, _POINTER, _INT)),
+    "fabric_close": (None, (_POINTER,)),
     "linger": (_INT, (_CORE, _I64)),
     "pin": (_INT, (_CORE, _INT)),
     "leave": (_INT, (_CORE,)),
@@ -168,7 +171,7 @@ class Segment:
             os.close(self.fd)
             raise EnvironmentUnfit(
                 f"cannot make shared memory for {size} workers: {os.strerror(-error) if error else 'mapping failed'}. "
-                "At most 256 workers share a host; a limit on file size (ulimit -f) or memory may also forbid it."
+                "At most 512 workers share a host; a limit on file size (ulimit -f) or memory may also forbid it."
             )
 
     def mark_dead(self, rank: int, status: str) -> None:

@@ -1,4 +1,4 @@
-"""The hub's store as torch wants it, so that torch's process groups find each other through it."""
+"""The hub's store as a ``torch.distributed.Store``, so that process groups find each other through it."""
 
 from __future__ import annotations
 

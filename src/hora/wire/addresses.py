@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from hora.errors import UsageError
 
-__all__ = ["candidates", "interfaces", "inward", "join", "split"]
+__all__ = ["candidates", "interface_of", "interfaces", "inward", "join", "split"]
 
 _INWARD = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")  # this machine's own, or its containers'
 # From the kernel's sockios.h and if.h; an ifreq is a name of 16 bytes and a union of 24.
@@ -69,6 +69,15 @@ def interfaces() -> dict[str, list[str]]:
             digits, _, _, _, _, name = line.split()
             found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
     return found
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an address; empty if none has.
+
+    >>> interface_of("127.0.0.1")
+    'lo'
+    """
+    return next((name for name, held in interfaces().items() if address in held), "")
 
 
 def inward() -> tuple[str, ...]:

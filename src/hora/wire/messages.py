@@ -1,8 +1,8 @@
 """The control messages between workers and the hub: one struct each, a tagged union, msgpack on the wire.
 
-Every message carries its generation, so that a message of a generation that is over is recognised wherever it turns up.
+Every message carries its generation, so that a message of a generation that is over is recognised.
 Ranks in messages are ranks inside the generation, except in :class:`Hello`, which is about the launched world. Requests
-and snapshots travel as the bytes that ``engine.request`` and ``engine.snapshot`` made of them: this layer moves them
+and snapshots are sent as the bytes that ``engine.request`` and ``engine.snapshot`` made of them: this layer moves them
 and knows nothing of operations.
 """
 
@@ -16,10 +16,44 @@ from hora.config.settings import Settings
 from hora.wire.frame import MAX_FRAME_BYTES, WireError, WireTooLarge
 
 __all__ = [
-    "Again", "AnyMessage", "Batch", "Broken", "Bye", "Caution", "Died", "Failure", "Farewell", "GivenUp", "Hello",
-    "Join", "JoinDone", "LastWords", "Left", "Message", "Op", "Peer", "Plan", "Refused", "SnapshotAsk", "SnapshotReply",
-    "StackAsk", "StackReply", "StateAsk", "StateReply", "StoreGet", "StoreReply", "StoreSet", "Submit", "Verdict",
-    "Welcome", "decode", "encode", "portions",
+    "Again",
+    "AnyMessage",
+    "Broken",
+    "Bye",
+    "Died",
+    "Entered",
+    "FailStalled",
+    "Farewell",
+    "GivenUp",
+    "Hello",
+    "HubDecisions",
+    "Join",
+    "JoinDone",
+    "LastWords",
+    "Left",
+    "Message",
+    "Op",
+    "OperationBatch",
+    "OperationFailure",
+    "OperationWarning",
+    "Peer",
+    "Refused",
+    "SnapshotAsk",
+    "SnapshotReply",
+    "StackAsk",
+    "StackReply",
+    "Standby",
+    "StateAsk",
+    "StateReply",
+    "StoreGet",
+    "StoreReply",
+    "StoreSet",
+    "Submit",
+    "Updated",
+    "Welcome",
+    "decode",
+    "encode",
+    "portions",
 ]  # fmt: skip
 
 Members = tuple[int, ...]
@@ -53,6 +87,9 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 class Hello(Message, frozen=True):
     """A worker wants to be in a generation of ``members``, ranks of the launched world. The lowest's settings rule.
 
+    Without members it is a worker of an elastic job: ``rank`` is its number, ``generation`` the last it was in, and the
+    hub decides when there is a next one, who is in it and what number it has. If it is not ``ready``, it wants to be in
+    the first one, but would rather prepare itself alone than make others wait for it.
     ``core`` says whether it has the C core, without which it cannot use shared memory.
     """
 
@@ -63,14 +100,25 @@ class Hello(Message, frozen=True):
     members: Members
     settings: Settings
     core: bool = True
+    ready: bool = True
+
+
+class Standby(Message, frozen=True):
+    """Elastic: the job runs already. Prepare yourself alone, and say hello again when you are ready to be in it.
+
+    ``rank`` and ``size`` are what this worker's will probably be then.
+    """
+
+    rank: int
+    size: int
 
 
 class Welcome(Message, frozen=True):
     """All members are here. ``transport`` is "shm" on one host: the memory comes along as a file ``descriptor``, unless
     the hub is elsewhere; then the members make it themselves.
 
-    The others are "gloo" and "mpi", and "shm+tcp", "shm+gloo" and "shm+mpi": shared memory inside each host, the other
-    between; "tcp" is the C core's own connections.
+    The others are "gloo" and "mpi", and "shm+tcp", "shm+ucx", "shm+gloo" and "shm+mpi": shared memory inside each
+    host, the other between; "tcp" is the C core's own connections, "ucx" the same over UCX.
     ``unshared`` says why it is not "shm", if somebody might have expected that.
     """
 
@@ -96,6 +144,14 @@ class Bye(Message, frozen=True):
     """A worker shuts down in good order. What was decided before the hub's Farewell it will still carry out."""
 
 
+class Updated(Message, frozen=True):
+    """Elastic: other workers could be in a new generation. This one goes on until its workers come for that."""
+
+
+class Entered(Message, frozen=True):
+    """Elastic: this worker has entered ``elastic.run``, so it can meet others in a new generation."""
+
+
 class Farewell(Message, frozen=True):
     """The answer to Bye, and the last that this worker hears of the generation."""
 
@@ -107,10 +163,14 @@ class Broken(Message, frozen=True):
 
 
 class GivenUp(Message, frozen=True):
-    """Another worker is stopped, or hangs so that it does not answer, and has been waited for long enough."""
+    """Another worker is stopped, or hangs so that it does not answer, and has been waited for long enough.
+
+    ``host``: all of its host, which the sender's cannot reach.
+    """
 
     rank: int
     status: str
+    host: bool = False
 
 
 class Left(Message, frozen=True):
@@ -166,7 +226,7 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     id: int
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class OperationBatch(msgspec.Struct, frozen=True, array_like=True):
     """Operations of the same ``members`` to carry out in one go; those are left out if all go by numbers.
 
     ``contributors`` empty means all members; ``received`` is in bytes, by segment and member.
@@ -179,26 +239,26 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     received: tuple[tuple[int, ...], ...] = ()
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class OperationFailure(msgspec.Struct, frozen=True, array_like=True, tag=True):
     name: str
     members: Members
     kind: str
     text: str
 
 
-class Caution(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class OperationWarning(msgspec.Struct, frozen=True, array_like=True, tag=True):
     text: str
 
 
-class Plan(Message, frozen=True):
+class HubDecisions(Message, frozen=True):
     """What the hub decided, in order; numbers in ``forget`` are no longer known."""
 
-    batches: tuple[Batch, ...] = ()
-    notices: tuple[Failure | Caution, ...] = ()
+    batches: tuple[OperationBatch, ...] = ()
+    notices: tuple[OperationFailure | OperationWarning, ...] = ()
     forget: tuple[int, ...] = ()
 
 
-class Verdict(Message, frozen=True):
+class FailStalled(Message, frozen=True):
     """Fail this operation if it is still pending and exactly these ranks are missing."""
 
     name: str
@@ -266,8 +326,11 @@ class StoreReply(Message, frozen=True):
 AnyMessage = (
     Hello
     | Welcome
+    | Standby
     | Refused
     | Bye
+    | Updated
+    | Entered
     | Broken
     | GivenUp
     | Farewell
@@ -278,8 +341,8 @@ AnyMessage = (
     | Again
     | Join
     | JoinDone
-    | Plan
-    | Verdict
+    | HubDecisions
+    | FailStalled
     | StackAsk
     | StackReply
     | SnapshotAsk
@@ -318,13 +381,19 @@ def portions(message: Message, limit: int = MAX_FRAME_BYTES) -> Iterator[bytes]:
     match message:
         case Submit(generation=generation, items=items) if half := len(items) // 2:
             halves = Submit(generation, items[:half]), Submit(generation, items[half:])
-        case Plan(generation=generation, batches=batches, notices=notices, forget=forget):
+        case HubDecisions(generation=generation, batches=batches, notices=notices, forget=forget):
             if half := len(batches) // 2:
-                halves = Plan(generation, batches[:half]), Plan(generation, batches[half:], notices, forget)
+                halves = (
+                    HubDecisions(generation, batches[:half]),
+                    HubDecisions(generation, batches[half:], notices, forget),
+                )
             elif batches and (notices or forget):
-                halves = Plan(generation, batches), Plan(generation, (), notices, forget)
+                halves = HubDecisions(generation, batches), HubDecisions(generation, (), notices, forget)
             elif half := len(notices) // 2:
-                halves = Plan(generation, (), notices[:half]), Plan(generation, (), notices[half:], forget)
+                halves = (
+                    HubDecisions(generation, (), notices[:half]),
+                    HubDecisions(generation, (), notices[half:], forget),
+                )
     if not halves:
         raise WireTooLarge(
             f"a {type(message).__name__} of {len(payload)} bytes was to be sent, and a frame holds {limit}. Give "

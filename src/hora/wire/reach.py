@@ -1,8 +1,8 @@
-"""Reaching a process that listens on TCP: all its addresses at once, keeping the first that answers and has the secret.
+"""Connecting to a process by TCP: all its addresses at once, keeping the first that answers and proves the secret.
 
 An address may be another machine's as well (the private networks of two hosts are often numbered alike), so an address
 that connects but cannot prove that it knows the secret is passed over like one that refuses. One that hangs up before
-it could is tried again as long as there is time: it may be the right one, with strangers crowding at its door.
+it could is tried again as long as there is time: it may be the right one, with too many connections at the moment.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from hora.wire.addresses import split
-from hora.wire.door import tune_tcp
 from hora.wire.frame import Channel, Role, WireClosed, WireError
+from hora.wire.listen import tune_tcp
 
 __all__ = ["Unreachable", "reach"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hora.errors import EnvironmentUnfit
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
-__all__ = ["WORKLOADS", "Options", "options_of", "train_of"]
+__all__ = ["WORKLOADS", "WorkloadOptions", "options_of", "train_of"]
 
 WORKLOADS = {
     "mnist": "Handwritten digits: TensorFlow's official CNN, or Horovod's small one.",
@@ -26,13 +26,13 @@ WORKLOADS = {
 }
 
 
-def options_of(name: str) -> type[Options]:
+def options_of(name: str) -> type[WorkloadOptions]:
     """The options of a workload. Imports no framework.
 
     >>> options_of("mnist").of({}).batch
     100
     """
-    found: type[Options] = importlib.import_module(f"hora.workloads.{name}.options").Options
+    found: type[WorkloadOptions] = importlib.import_module(f"hora.workloads.{name}.options").Options
     return found
 
 

@@ -11,7 +11,6 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self, TypeVar
@@ -20,25 +19,22 @@ import msgspec
 
 from hora.data.loader import BatchPlan
 from hora.engine import session
-from hora.engine.preempt import PREEMPTED_EXIT_CODE, preempted
-from hora.errors import UsageError
-from hora.schedule import Plan
-from hora.workloads import agree
-from hora.workloads.clock import Clock
-from hora.workloads.folder import RunNote
-from hora.workloads.keeper import Keeper
+from hora.engine.preempt import PREEMPTED_EXIT_CODE, preempted, preempted_or
+from hora.errors import HostsUpdatedInterrupt, UsageError
+from hora.schedule import LearningRatePlan
+from hora.workloads import agree, progress
+from hora.workloads.clock import StepClock
+from hora.workloads.folder import RunNote, earlier
 from hora.workloads.metrics import Means
-from hora.workloads.options import Options
-from hora.workloads.order import Order
-from hora.workloads.progress import State, metrics_text, teller, the_end
-from hora.workloads.record import Record
+from hora.workloads.options import WorkloadOptions
+from hora.workloads.order import SampleOrder
+from hora.workloads.run_checkpoints import RunCheckpoints, fitting
+from hora.workloads.run_record import RunRecord
 from hora.workloads.turns import Turns
 
 __all__ = ["BaseRun"]
 
 T = TypeVar("T")
-
-_PLACES = ("data", "out", "json", "resume")
 
 
 class BaseRun(ABC):
@@ -63,8 +59,8 @@ class BaseRun(ABC):
 
     def __init__(
         self,
-        options: Options,
-        plan: Plan,
+        options: WorkloadOptions,
+        plan: LearningRatePlan,
         workers: int,
         ranks: range,
         *,
@@ -79,10 +75,10 @@ class BaseRun(ABC):
     ) -> None:
         self.options, self.plan, self.generated = options, plan, generated
         self._total, self._ranks, self._fields, self._names, self._quiet = workers, ranks, fields, names, quiet
-        self._is_first = session.rank() == 0
-        agree.same({"workload": options.workload, "samples": plan.samples, **dict(facts or {}), **_alike(options)})
-        self._order = Order(plan.samples, workers, options)
-        self._clock = Clock()
+        self._facts = {"workload": options.workload, "samples": plan.samples, **dict(facts or {}), **options.alike()}
+        self._is_first, self._size = False, session.size()
+        self._order = SampleOrder(plan.samples, workers, options)
+        self._clock, self._began = StepClock(), time.monotonic()
         self._turns = Turns.wanted(options.max_steps, self._rest)
         self._pauses: dict[str, list[float]] = {"validation": [], "save": []}  # seconds of each
         self._trained = 0.0  # when the steps of this epoch were done
@@ -94,29 +90,52 @@ class BaseRun(ABC):
         self.loaded: dict[str, Any] = {}
         self.checkpoint = ""
         self._best_by, self._highest = best, highest
-        self._means, self._now = Means(), Means()
+        self._means, self._now = Means(bool(options.logical_workers)), Means()
         self._complete = False  # where it is, its epoch has been validated
         self._taken = True
-        self._keeper = Keeper(options.out_folder, keep=options.keep, best=best, highest=highest, best_name=best_name)
+        self._keeper = RunCheckpoints(
+            options.out_folder, keep=options.keep, best=best, highest=highest, best_name=best_name
+        )
+        self._record: RunRecord | None = None
+        self._note: RunNote | None = None
+        self._reporter: progress.ProgressReporter = progress.NoProgress()
+        self._line: dict[str, Any] = {}  # of the last step
+        if not session.is_elastic():  # else when the others are met: see ``workloads.elastic``
+            self._meet()
+            note = self._resume(options.resume, options.overwrite)
+            agree.everywhere(self._take_files)
+            self._introduce(note)
+
+    def _meet(self) -> None:
+        """All ranks of this generation are there, and train the same."""
+        self._is_first, self._size = session.rank() == 0, session.size()
+        agree.same(self._facts)
         preempted()  # from now on a signal is a request to save and leave
-        note = self._resume()
-        self._record: Record | None
-        self._note: RunNote | None
-        self._record, self._note = agree.everywhere(self._open_files)
-        self._teller = teller(options.log_every, quiet or not self._is_first)
-        self._introduce(note)
+
+    def _take_files(self) -> None:
+        """The first rank keeps the run's files and tells of it; if it was lost, another one does."""
+        if (self._record is None) == self._is_first:
+            self._close_files()
+            self._record, self._note = self._open_files() if self._is_first else (None, None)
+            self._reporter.close()
+            self._reporter = progress.progress_reporter(self.options.log_every, self._quiet or not self._is_first)
+        if self._record is not None and self._record.last_step < self._line.get("step", 0) == self.step_number:
+            self._record.step(self._line)  # who kept the record was lost, or was behind, and has not written it
+
+    def _close_files(self) -> None:
+        if self._record is not None:
+            self._record.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._record is not None:
-            self._record.close()
+        self._close_files()
         if self._note is not None:
             self._note.end(error, self.result())
         if error is None:
             self._tell_end()
-        self._teller.close()
+        self._reporter.close()
 
     # ---- the loop ----
 
@@ -155,6 +174,7 @@ class BaseRun(ABC):
             self._complete = True
             if not self._order.steps_left or self._is_time_to_save(epoch, epoch + 1):
                 self.save()
+            self._committed()
 
     def plans(self, epoch: int) -> list[BatchPlan]:
         """This process's batches of an epoch, in the order in which ``batches`` wants them; of the epoch under way,
@@ -180,6 +200,8 @@ class BaseRun(ABC):
             yield taken
             if not self._taken:
                 raise UsageError("the loop did not call run.step() after a step. Call it after the optimizer's step.")
+            if not self._order.steps_left:  # the time is up
+                break
         self._trained = time.perf_counter()
         self._average()
 
@@ -202,22 +224,30 @@ class BaseRun(ABC):
         self._order.advance()
         own = self._now.local()
         self._means.take(self._now)
+        self._line = {
+            "step": self.step_number,
+            "epoch": self.epoch,
+            "samples": self.samples_seen,
+            **own,
+            "lr": self.lr,
+            "images_per_s": samples / self.step_s if self.step_s else 0.0,
+            "data_s": self.data_s,
+        }
         if self._record is not None:
-            self._record.step(
-                {
-                    "step": self.step_number,
-                    "epoch": self.epoch,
-                    "samples": self.samples_seen,
-                    **own,
-                    "lr": self.lr,
-                    "images_per_s": samples / self.step_s if self.step_s else 0.0,
-                    "data_s": self.data_s,
-                }
-            )
-            self._teller.step(lambda: self._state(own), self.step_number)
+            self._record.step(self._line)
+            self._reporter.step(lambda: self._state(own), self.step_number)
         if self._turns is not None and self._turns.step(self.step_s, self.data_s):
             self._clock.start()
-        if (self._turns is None or self._turns.meets) and preempted():
+        self._committed()
+        if self._turns is None or self._turns.meets:
+            over = 0 < self.options.max_minutes * 60 < time.monotonic() - self._began
+            leaves, late, others_wait = preempted_or(over, session.others_wait())
+        else:
+            leaves = late = others_wait = False
+        if late and self._order.steps_left:
+            self._order.end_here()
+            self.say(f"the time is up (--max-minutes {self.options.max_minutes:g}) after step {self.step_number}")
+        if leaves:
             self.save()
             saved = f"saved {self.checkpoint}" if self.options.save else "nothing is saved (--no-save)"
             self.say(f"asked to leave: {saved} after step {self.step_number}")
@@ -225,14 +255,18 @@ class BaseRun(ABC):
         if self._order.steps_left and self._is_time_to_save(before, self._order.position):
             self.save()
             self._separate()
+        if others_wait:
+            raise HostsUpdatedInterrupt
+
+    def _committed(self) -> None:  # noqa: B027  # only some runs can be elastic
+        """Elastic: what is done up to here is not lost with any worker."""
 
     def validated(self, metrics: Mapping[str, float]) -> None:
         """Note what validation found, the same on all ranks: ``loss`` and so on, which get the prefix ``val_``."""
         self.validation = {f"val_{name}": float(value) for name, value in metrics.items()}
         value = self.validation.get(self._best_by, math.nan)
-        self.improved = value == value and (
-            self.best is None or (value > self.best if self._highest else value < self.best)
-        )
+        better = self.best is None or (value > self.best if self._highest else value < self.best)
+        self.improved = value == value and better
         if self.improved:
             self.best = value
 
@@ -243,16 +277,16 @@ class BaseRun(ABC):
     def say(self, text: str) -> None:
         """Print a line, on rank 0."""
         if self._is_first:
-            self._teller.say(text)
+            self._reporter.say(text)
 
     # ---- telling ----
 
-    def _state(self, own: Mapping[str, float]) -> State:
+    def _state(self, own: Mapping[str, float]) -> progress.ProgressState:
         left = max(0.0, self.options.epochs - self._order.position) * self.steps_per_epoch
         if self.options.max_steps:
             left = max(0.0, min(left, self.options.max_steps - self.step_number))
         speed = self._clock.images_per_s_of_late
-        return State(
+        return progress.ProgressState(
             epoch=self.epoch,
             epochs=self.options.epochs,
             step=self.epoch_step,
@@ -268,10 +302,10 @@ class BaseRun(ABC):
         if note:
             self.say(note)
         if self.generated:
-            self.say("the data is generated, not real: results on it say nothing about the real data set")
+            self.say("the data is generated: results on it say nothing about the real data set")
         if self._quiet:
             return
-        emulated = f" ({session.size()} processes)" if self._total != session.size() else ""
+        emulated = f" ({self._size} process{'es'[: 2 * (self._size > 1)]})" if self._total != self._size else ""
         workers = f"{self._total} worker{'s'[: self._total > 1]}{emulated}"
         self.say(
             f"{self.options.workload}: {workers}, {self.plan.global_batch} samples a step, {self.steps_per_epoch} steps"
@@ -287,24 +321,28 @@ class BaseRun(ABC):
             what = f"epoch {epoch + 1}/{math.ceil(self.options.epochs)}"
             if not self._order.epoch_ended:
                 what = f"{self.epoch_step} of {self.steps_per_epoch} steps of {what}"
-            self.say("  ".join([f"{what} done in {seconds:.1f} s", *metrics_text(means | self.validation)]))
+            self.say("  ".join([f"{what} done in {seconds:.1f} s", *progress.metrics_text(means | self.validation)]))
 
     def _tell_end(self) -> None:
         """What came of it, where it is, and what to do with it."""
-        self.say(
-            the_end(
-                self.step_number, self._clock.seconds, self._clock.images_per_s, self.validation, self.checkpoint,
-                str(self.options.out_folder),
-            )
-        )  # fmt: skip
+        clock, folder, found = self._clock, str(self.options.out_folder), self.validation
+        took = self.step_number, clock.seconds, clock.images_per_s
+        self.say(progress.the_end(*took, found, self.checkpoint, folder))
+
+    def tell_test(self) -> None:
+        """The two lines that Keras's examples end with; a run that did not validate has none."""
+        if "val_loss" in self.validation:
+            found = self.validation
+            self.say(f"Test loss: {found['val_loss']}\nTest accuracy: {found.get('val_accuracy')}")
 
     def result(self) -> dict[str, Any]:
         """The final metrics, the same on all ranks."""
         return {
             "workload": self.options.workload,
             "framework": self.framework,
-            "workers": session.size(),
-            "emulated_workers": self._total if self._total != session.size() else 0,
+            "workers": self._size,
+            "emulated_workers": self._total if self._total != self._size else 0,
+            **({"logical_workers": self._total} if self.options.logical_workers else {}),
             "epochs": self._order.position,
             "steps": self.step_number,
             "samples": self.samples_seen,
@@ -323,6 +361,7 @@ class BaseRun(ABC):
             "global_batch": self.plan.global_batch,
             "peak_lr": self.plan.peak_lr,
             "precision": self.options.precision,
+            "strategy": self.options.strategy,
             "checkpoint": self.checkpoint,
         }
 
@@ -374,21 +413,21 @@ class BaseRun(ABC):
             self._keeper.name_best(path)
         return str(path)
 
-    def _resume(self) -> str:
+    def _resume(self, resume: str, overwrite: bool) -> str:
         """Go on from a checkpoint if that was asked for; what there is to say about it."""
-        path = agree.on_first(self._keeper.choose, self.options.resume, self.options.overwrite)
+        path = agree.on_first(self._keeper.choose, resume, overwrite)
         if path is None:
             return ""
         content: dict[str, Any] = agree.on_first(self._read, path)
         self.checkpoint = str(path)
         alike = agree.everywhere(self._restore, content, path)
-        anew = "" if alike else ": it was of another number of workers, so their random numbers begin anew"
+        anew = "" if alike else ": it was of another number of workers, so what belonged to each begins anew"
         return f"going on from {path}, after step {self.step_number}{anew}"
 
     def _restore(self, content: dict[str, Any], path: Path) -> bool:
         """Put everything back; whether all of it, down to the random numbers."""
         run = content.get("run", {})
-        with self._fitting(content, path):
+        with fitting(content, path, self.options.workload):
             alike = self._put_back(content)
         if run:
             self._order.load_state_dict(run)
@@ -401,25 +440,8 @@ class BaseRun(ABC):
             self._order.samples_seen = self._order.step * self._order.step_samples
         return alike
 
-    @contextmanager
-    def _fitting(self, content: Mapping[str, Any], path: Path) -> Iterator[None]:
-        """Inside, a checkpoint is put into model and optimizer; what is against that is said in a sentence."""
-        workload = content.get("run", {}).get("workload", self.options.workload)
-        if workload != self.options.workload:
-            raise UsageError(f"{path} is of {workload}, not of {self.options.workload}. Give another checkpoint.")
-        try:
-            yield
-        except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
-            reason = str(error).strip().replace("\n", " ")[:300]
-            raise UsageError(
-                f"{path} does not fit this run: {reason}. It is of another network or optimizer. Train with the options"
-                " that it was written with, or give another checkpoint."
-            ) from None
-
-    def _open_files(self) -> tuple[Record, RunNote] | tuple[None, None]:
-        if not self._is_first:
-            return None, None
-        record = Record(
+    def _open_files(self) -> tuple[RunRecord, RunNote]:
+        record = RunRecord(
             self.options.out_folder,
             after_step=self.step_number,
             tensorboard=self.options.tensorboard,
@@ -428,10 +450,11 @@ class BaseRun(ABC):
         return record, RunNote(
             self.options,
             self.plan,
-            workers=session.size(),
-            emulated_workers=self._total if self._total != session.size() else 0,
-            hosts=session.cross_size(),
+            workers=self._size,
+            emulated_workers=self._total if self._total != self._size else 0,
+            hosts=session.engine().world.cross_size,
             threads=self._threads(),
+            earlier=earlier(self.options.out_folder) if session.is_elastic() and session.generation() > 1 else None,
         )
 
     # ---- what a framework has to say ----
@@ -440,9 +463,9 @@ class BaseRun(ABC):
     def _put_rate(self) -> None:
         """Give the optimizers the learning rate ``lr``."""
 
+    @abstractmethod
     def _rest(self, resting: bool) -> None:
-        """Train on this worker's own gradients, or go on averaging them. Only asked for where ``by_turns`` may be."""
-        raise NotImplementedError
+        """Train on this worker's own gradients, or go on averaging them."""
 
     @abstractmethod
     def _average(self) -> None:
@@ -472,8 +495,3 @@ class BaseRun(ABC):
     @abstractmethod
     def _threads(self) -> int:
         """Threads that this process computes with."""
-
-
-def _alike(options: Options) -> dict[str, Any]:
-    """The options that all ranks must have alike; a place on a disk may be another on every host."""
-    return {f"--{k.replace('_', '-')}": v for k, v in msgspec.to_builtins(options).items() if k not in _PLACES}

@@ -12,9 +12,9 @@ from signal import Signals
 from typing import NamedTuple
 
 from hora.errors import EnvironmentUnfit
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
-__all__ = ["HELPS", "PROGRAMS", "Verdict", "examine", "settings", "try_out"]
+__all__ = ["HELPS", "PROGRAMS", "Bf16Support", "examine", "settings", "try_out"]
 
 # What is known to help: oneDNN, which torch and TensorFlow compute with, leaves AMX alone; TensorFlow, oneDNN.
 _WITHOUT_AMX = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -61,7 +61,7 @@ PROGRAMS = {"torch": _TORCH, "keras": _KERAS}
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-class Verdict(NamedTuple):
+class Bf16Support(NamedTuple):
     """``wrong`` is how it failed, empty if it did not; ``variables`` are those with which it works, None if it never
     does."""
 
@@ -69,32 +69,32 @@ class Verdict(NamedTuple):
     variables: dict[str, str] | None
 
 
-def examine(framework: str, attempt: Callable[[dict[str, str]], str], environ: Mapping[str, str]) -> Verdict:
+def examine(framework: str, attempt: Callable[[dict[str, str]], str], environ: Mapping[str, str]) -> Bf16Support:
     """Try as it is, then as it is known to help; ``attempt`` says what went wrong with these variables set besides.
     What the user has set is left as it is.
 
     >>> examine("torch", lambda more: "" if more else "ended by SIGILL", {})
-    Verdict(wrong='ended by SIGILL', variables={'DNNL_MAX_CPU_ISA': 'AVX512_CORE_BF16'})
+    Bf16Support(wrong='ended by SIGILL', variables={'DNNL_MAX_CPU_ISA': 'AVX512_CORE_BF16'})
     >>> examine("torch", lambda more: "" if more else "ended by SIGILL", {"DNNL_MAX_CPU_ISA": "ALL"}).variables is None
     True
     """
     wrong = attempt({})
     if not wrong:
-        return Verdict("", {})
+        return Bf16Support("", {})
     free = (help for help in HELPS[framework] if not help.keys() & environ.keys())
-    return Verdict(wrong, next((help for help in free if not attempt(help)), None))
+    return Bf16Support(wrong, next((help for help in free if not attempt(help)), None))
 
 
-def try_out(framework: str, environ: Mapping[str, str]) -> Verdict:
+def try_out(framework: str, environ: Mapping[str, str]) -> Bf16Support:
     """Compute a little in bfloat16 with a framework, in a process with these variables."""
     return examine(framework, lambda more: _attempt(PROGRAMS[framework], {**environ, **_QUIET, **more}), environ)
 
 
-def settings(options: Options, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
+def settings(options: WorkloadOptions, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
     """The variables that workers need to compute as they are asked to; ``say`` tells the user of them. Raises if there
     are none.
 
-    >>> settings(Options(), {}, print)
+    >>> settings(WorkloadOptions(), {}, print)
     {}
     """
     if options.precision != "bf16":

@@ -6,15 +6,15 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["Clock"]
+__all__ = ["StepClock"]
 
 _OF_LATE_S = 5.0
 
 
-class Clock:
+class StepClock:
     """
     >>> now = iter([0.0, 1.0, 3.0, 3.5, 4.0])
-    >>> clock = Clock(lambda: next(now))      # the run begins at 0
+    >>> clock = StepClock(lambda: next(now))      # the run begins at 0
     >>> clock.start()                         # training at 1
     >>> clock.step(10), clock.step(10), clock.step(10)
     (2.0, 0.5, 0.5)

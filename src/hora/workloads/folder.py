@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,11 +22,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hora import __version__
-from hora.checkpoint.whole import from_json, json_text, replacing
 from hora.config.settings import PREEMPTED_EXIT_CODE
 from hora.errors import BadData, HoraError, UsageError
+from hora.files import from_json, json_text, replacing
+from hora.wire.messages import Peer
 
-__all__ = ["FILE", "RunFile", "RunNote", "State", "ending", "environment", "now", "read", "read_json", "write_json"]
+__all__ = [
+    "FILE", "Generation", "RunFile", "RunNote", "State", "earlier", "ending", "environment", "now", "read", "read_json",
+    "write_json",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -35,6 +39,18 @@ State = Literal["running", "done", "failed", "interrupted"]
 
 _PACKAGES = ("torch", "numpy", "tensorflow", "tensorflow-cpu", "keras", "jax", "mpi4py")
 _GIT_S = 2.0
+
+
+class Generation(msgspec.Struct, kw_only=True):
+    """The workers of an elastic job from one change of them to the next."""
+
+    number: int
+    began: str  # ISO, UTC
+    step: int  # steps that were done before
+    members: list[tuple[int, str, int]]  # worker, host and process id, by rank
+    came: list[int] = []  # workers, of those that were not in the one before
+    left: list[int] = []
+    without_steps_s: float | None = None  # from the last step before to the first one in it, if that is known
 
 
 class RunFile(msgspec.Struct, kw_only=True):
@@ -59,15 +75,16 @@ class RunFile(msgspec.Struct, kw_only=True):
     state: State = "running"
     error: str = ""
     result: dict[str, Any] = {}
+    generations: list[Generation] = []  # of an elastic job
 
 
 class RunNote:
     """The run.json of a run that is under way, on the rank that keeps it.
 
     >>> import tempfile
-    >>> from hora.workloads import Options
+    >>> from hora.workloads import WorkloadOptions
     >>> folder = tempfile.TemporaryDirectory()
-    >>> note = RunNote(Options(out=folder.name), {}, workers=2)
+    >>> note = RunNote(WorkloadOptions(out=folder.name), {}, workers=2)
     >>> read(Path(folder.name)).state
     'running'
     >>> note.end(UsageError("the data ended"), {})
@@ -77,8 +94,17 @@ class RunNote:
     """
 
     def __init__(
-        self, options: Any, plan: Any, *, workers: int, emulated_workers: int = 0, hosts: int = 1, threads: int = 0
+        self,
+        options: Any,
+        plan: Any,
+        *,
+        workers: int,
+        emulated_workers: int = 0,
+        hosts: int = 1,
+        threads: int = 0,
+        earlier: RunFile | None = None,
     ) -> None:
+        """With ``earlier``, goes on with what another worker of the same elastic job has noted until it was lost."""
         self._path = options.out_folder / FILE
         self._file = RunFile(
             workload=options.workload,
@@ -93,11 +119,37 @@ class RunNote:
             pid=os.getpid(),
             started=now(),
         )
+        if earlier is not None:
+            self._file.workers, self._file.emulated_workers = earlier.workers, earlier.emulated_workers
+            self._file.started, self._file.first_step = earlier.started, earlier.first_step
+            self._file.generations = earlier.generations
+        self._write()
+
+    def generation(self, step: int, number: int, peers: Iterable[Peer]) -> None:
+        """The workers of an elastic job have changed, after that step."""
+        members = [(peer.launched_rank, peer.host, peer.pid) for peer in peers]
+        before = {each[0] for each in self._file.generations[-1].members} if self._file.generations else set()
+        now_in = [each[0] for each in members]
+        self._file.generations.append(
+            Generation(
+                number=number,
+                began=now(),
+                step=step,
+                members=members,
+                came=[worker for worker in now_in if worker not in before],
+                left=sorted(before - set(now_in)),
+            )
+        )
+        self._write()
+
+    def goes_on(self, without_steps_s: float | None) -> None:
+        """The first step of the last generation has ended, so long after the last one before."""
+        self._file.generations[-1].without_steps_s = without_steps_s
         self._write()
 
     def first_step(self) -> None:
         """The first step has ended; it is written down with the end."""
-        self._file.first_step = now()
+        self._file.first_step = self._file.first_step or now()
 
     def end(self, error: BaseException | None, result: Mapping[str, Any]) -> None:
         """It is over; how, says what ended it. Only the first end counts."""
@@ -198,6 +250,14 @@ def _git() -> dict[str, Any]:
 def read(folder: Path) -> RunFile:
     """The run.json of a folder; BadData if it is not there or not whole."""
     return read_json(folder / FILE, RunFile, "Give the --out folder of a run of 'hora train'.")
+
+
+def earlier(folder: Path) -> RunFile | None:
+    """The same; None if it is not there."""
+    try:
+        return read(folder)
+    except BadData:
+        return None
 
 
 def read_json(path: Path, kind: type[T], advice: str) -> T:

@@ -13,20 +13,21 @@ import hora.keras as hvd
 from hora.config import env
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.keras.adapter import Array
-from hora.workloads.options import Options
+from hora.workloads import devices
+from hora.workloads.options import WorkloadOptions
 
 __all__ = ["TorchStream", "arrays", "compression", "on_torch", "prepare", "threads_wanted"]
 
 
-def prepare(options: Options) -> None:
+def prepare(options: WorkloadOptions) -> None:
     """Make Keras ready for a run: this worker's GPU and threads, precision, and the seed of the initial weights. After
     ``init``, before the first layer is made; refuses what Keras cannot do.
 
     >>> hvd.init()
-    >>> prepare(Options(precision="bf16"))
+    >>> prepare(WorkloadOptions(precision="bf16"))
     >>> keras.config.dtype_policy().name
     'mixed_bfloat16'
-    >>> prepare(Options())
+    >>> prepare(WorkloadOptions())
     >>> keras.config.dtype_policy().name
     'float32'
     >>> hvd.shutdown()
@@ -42,10 +43,10 @@ def prepare(options: Options) -> None:
     keras.utils.set_random_seed(options.seed % 2**32)
 
 
-def compression(options: Options) -> Any:
+def compression(options: WorkloadOptions) -> Any:
     """What ``DistributedOptimizer`` takes as ``compression``.
 
-    >>> compression(Options()) is hvd.Compression.none
+    >>> compression(WorkloadOptions()) is hvd.Compression.none
     True
     """
     name, backend = options.compression, keras.config.backend()
@@ -102,11 +103,18 @@ def threads_wanted() -> int:
     return int(said) if said.isdecimal() else 0
 
 
-def _tensorflow(options: Options) -> None:
+def _tensorflow(options: WorkloadOptions) -> None:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
+    if options.device == "cuda" and not gpus:
+        raise EnvironmentUnfit(
+            f"--device cuda: TensorFlow {tf.__version__} sees no GPU on this host, so there is nothing to compute on. "
+            "Run where there is one, or give --device cpu."
+        )
+    if gpus and options.device == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+    elif gpus:
         mine = gpus[hvd.local_rank() % len(gpus)]
         tf.config.set_visible_devices(mine, "GPU")
         tf.config.experimental.set_memory_growth(mine, True)
@@ -121,20 +129,21 @@ def _tensorflow(options: Options) -> None:
                 return
 
 
-def _torch(options: Options) -> None:
+def _torch(options: WorkloadOptions) -> None:
     import torch
 
-    if torch.cuda.is_available():
+    devices.check(options.device)
+    if torch.cuda.is_available() and options.device != "cpu":
         torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
     if options.inter_threads and torch.get_num_interop_threads() != options.inter_threads:
         torch.set_num_interop_threads(options.inter_threads)
 
 
-def _jax(options: Options) -> None:
+def _jax(options: WorkloadOptions) -> None:
     import jax
 
     devices = jax.local_devices()
     jax.config.update("jax_default_device", devices[hvd.local_rank() % len(devices)])
 
 
-_BACKENDS: dict[str, Callable[[Options], None]] = {"tensorflow": _tensorflow, "torch": _torch, "jax": _jax}
+_BACKENDS: dict[str, Callable[[WorkloadOptions], None]] = {"tensorflow": _tensorflow, "torch": _torch, "jax": _jax}

@@ -45,14 +45,14 @@ from hora.keras.callbacks.learning_rate import scale_velocity
 from hora.keras.optimizer import innermost
 from hora.ops import host
 from hora.ops.objects import allgather_object
-from hora.ops.resolve import Reduction
-from hora.schedule import Plan
-from hora.transport.base import ReduceOp
+from hora.schedule import LearningRatePlan
+from hora.types import ReduceOp, Reduction
 from hora.workloads.base_run import BaseRun
 from hora.workloads.keras_backend import TorchStream, arrays, compression, on_torch, prepare, threads_wanted
 from hora.workloads.metrics import Means
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 from hora.workloads.order import worker_seed
+from hora.workloads.run_checkpoints import fitting
 
 __all__ = ["KerasRun", "arrays", "compression", "prepare", "usual_name"]
 
@@ -79,6 +79,7 @@ class KerasRun(BaseRun):
         plan: ``options.plan(samples, hvd.size())``.
         models: A compiled model, or several by name.
         optimizers: By name; those of the models unless given. Their rates are set to the plan's before every step.
+        compiled: The models whose steps use them; those of ``models`` unless given.
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
@@ -98,11 +99,12 @@ class KerasRun(BaseRun):
 
     def __init__(
         self,
-        options: Options,
-        plan: Plan,
+        options: WorkloadOptions,
+        plan: LearningRatePlan,
         models: Any,
         *,
         optimizers: Mapping[str, Any] | None = None,
+        compiled: Iterable[Any] | None = None,
         facts: Mapping[str, Any] | None = None,
         generated: bool = False,
         best: str = "val_accuracy",
@@ -112,6 +114,9 @@ class KerasRun(BaseRun):
         self._models: dict[str, Any] = dict(models) if isinstance(models, Mapping) else {"": models}
         own = {name: model.optimizer for name, model in self._models.items() if getattr(model, "optimizer", None)}
         self._optimizers: dict[str, Any] = dict(own if optimizers is None else optimizers)
+        self._compiled = list(self._models.values() if compiled is None else compiled)
+        self._steps_made: dict[tuple[int, bool], Any] = {}  # by model, and whether it rests
+        self._resting = False
         for name, optimizer in self._optimizers.items():
             if not optimizer.built:
                 optimizer.build(self._models[name].trainable_variables)
@@ -186,7 +191,7 @@ class KerasRun(BaseRun):
     def step(self) -> None:
         """A step is done, on all ranks: note it, tell it, and leave with a checkpoint if the job was asked to end."""
         self._end_batch()
-        if self._looks_at_loss:
+        if self._looks_at_loss and not (self._turns is not None and self._turns.alone):
             self._look_at_loss()
         super().step()
 
@@ -209,6 +214,19 @@ class KerasRun(BaseRun):
                 if before:
                     scale_velocity(optimizer, float(to_numpy(optimizer.learning_rate)) / before)
 
+    def _rest(self, resting: bool) -> None:
+        """A compiled step has in it what it communicates, so there are two of each."""
+        if resting == self._resting:
+            return
+        for optimizer in self._optimizers.values():
+            optimizer.rest(resting)
+        for number, model in enumerate(self._compiled):
+            self._steps_made[number, self._resting] = model.train_function
+            model.train_function = self._steps_made.get((number, resting))
+            if model.train_function is None:
+                _make_anew(model)
+        self._resting = resting
+
     def _begin_batch(self) -> None:
         if self._stream is not None:
             self._stream.begin()
@@ -222,7 +240,7 @@ class KerasRun(BaseRun):
         bad = [f"{name} is {value}" for name, value in self._now.local().items() if not math.isfinite(value)]
         flag = np.array([len(bad)], np.int32)
         if session.size() > 1:
-            (flag,) = host.allreduce([flag], Reduction(ReduceOp.SUM), "hora.finite", global_process_set).result()
+            (flag,) = host.allreduce([flag], Reduction(ReduceOp.SUM), "hora.finite", global_process_set).wait()
         if flag[0]:
             told = enumerate(allgather_object(bad, name="hora.not_finite"))
             what = "; ".join(f"{', '.join(words)} on rank {rank}" for rank, words in told if words)
@@ -245,7 +263,7 @@ class KerasRun(BaseRun):
         self._attach()
         self._own = [to_numpy(variable).copy() for variable in self._statistics]
         how = Reduction(ReduceOp.AVERAGE)
-        means = host.allreduce(self._own, how, "hora.statistics", global_process_set, grouped=True).result()
+        means = host.allreduce(self._own, how, "hora.statistics", global_process_set, grouped=True).wait()
         self._put(means)
 
     def _separate(self) -> None:
@@ -305,7 +323,7 @@ class KerasRun(BaseRun):
         if not content:  # somebody else's: Keras's, of whose number we take the epoch
             named = re.search(r"(\d+)\.(h5|hdf5)$", path.name)
             content = {"epoch": int(named[1]) if named else 0}
-        with self._fitting(content, path):
+        with fitting(content, path, self.options.workload):
             self._load(path)
         return {**content, "workers": workers}
 
@@ -376,6 +394,8 @@ class _Callback(keras.callbacks.Callback):
         if self._batch % run.options.accumulate == 0:
             self._count(run, logs or {})
             run.step()
+            if not run.steps_left:
+                self.model.stop_training = True  # the time may be up
         self._ended = time.perf_counter()
 
     def _count(self, run: KerasRun, logs: Mapping[str, Any]) -> None:
@@ -395,6 +415,14 @@ class _Callback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._run._average()
+
+
+def _make_anew(model: Any) -> None:
+    """Have a model's step compiled when it is next called. Of the same function JAX would take what it has compiled."""
+    step = model.train_step
+    model.train_step = lambda *state: step(*state)
+    model.make_train_function(force=True)
+    del model.train_step
 
 
 def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:

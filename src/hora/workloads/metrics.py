@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,9 @@ from torch import Tensor
 from hora.engine import session
 from hora.ops.objects import allgather_object
 
-__all__ = ["Means", "accuracy", "checksum", "shard"]
+__all__ = ["Means", "Sums", "accuracy", "checksum", "shard"]
+
+Sums = dict[str, tuple[float, int]]  # of each metric: over samples, and how many
 
 
 def accuracy(scores: Tensor, labels: Tensor, k: int = 1) -> Tensor:
@@ -39,17 +41,21 @@ def checksum(tensor: Tensor) -> int:
     return zlib.crc32(tensor.contiguous().numpy().tobytes())
 
 
-def shard(samples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """This rank's part of a validation set, batch by batch: every sample is some rank's, and of one only.
+def shard(
+    samples: int, batch: int, ranks: Iterable[int] | None = None, total: int = 0
+) -> Iterator[npt.NDArray[np.int64]]:
+    """This rank's part of a validation set, batch by batch: every sample is some rank's, and of one only. Or the parts
+    of these of ``total`` ranks.
 
     >>> session.init()
     >>> [indices.tolist() for indices in shard(5, 2)]
     [[0, 1], [2, 3], [4]]
     >>> session.shutdown()
     """
-    mine = np.arange(session.rank(), samples, session.size())
-    for start in range(0, len(mine), batch):
-        yield mine[start : start + batch]
+    for rank in [session.rank()] if ranks is None else ranks:
+        mine = np.arange(rank, samples, total or session.size())
+        for start in range(0, len(mine), batch):
+            yield mine[start : start + batch]
 
 
 class Means:
@@ -62,10 +68,13 @@ class Means:
     >>> means.settle()
     >>> means.local()
     {'loss': 2.0}
+
+    ``replicated``: every process adds what all workers had, so nothing needs to be gathered.
     """
 
-    def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, int]] = {}
+    def __init__(self, replicated: bool = False) -> None:
+        self._replicated = replicated
+        self._sums: Sums = {}
         self._pending: list[tuple[int, Mapping[str, Tensor | float]]] = []
 
     def add(self, samples: int, values: Mapping[str, Tensor | float]) -> None:
@@ -82,11 +91,19 @@ class Means:
 
     def take(self, other: Means) -> None:
         """Take over everything from another one, which then has nothing."""
-        other.settle()
-        for name, (total, count) in other._sums.items():
+        self.add_sums(other.sums())
+        other.clear()
+
+    def add_sums(self, sums: Sums) -> None:
+        """Note what was added up elsewhere."""
+        for name, (total, count) in sums.items():
             before, samples = self._sums.get(name, (0.0, 0))
             self._sums[name] = before + total, samples + count
-        other._sums.clear()
+
+    def sums(self) -> Sums:
+        """(sum, samples) of everything that this process added."""
+        self.settle()
+        return dict(self._sums)
 
     def local(self) -> dict[str, float]:
         """The means of what this process added."""
@@ -101,10 +118,12 @@ class Means:
         self._sums.clear()
         self._pending.clear()
 
-    def state(self) -> dict[str, tuple[float, int]]:
+    def state(self) -> Sums:
         """(sum, samples) of everything, over all workers; all ranks call it together."""
         self.settle()
-        everything: dict[str, tuple[float, int]] = {}
+        if self._replicated:
+            return self.sums()
+        everything: Sums = {}
         for sums in allgather_object(self._sums, name="hora.means"):
             for name, (total, count) in sums.items():
                 before, samples = everything.get(name, (0.0, 0))
@@ -114,4 +133,5 @@ class Means:
     def load_state(self, state: Mapping[str, tuple[float, int]]) -> None:
         """Go on from there: rank 0 carries what all had."""
         self.clear()
-        self._sums = {name: (total, int(count)) for name, (total, count) in state.items() if session.rank() == 0}
+        carries = self._replicated or session.rank() == 0
+        self._sums = {name: (total, int(count)) for name, (total, count) in state.items() if carries}

@@ -1,4 +1,5 @@
-"""What can be set of every workload, and how. A workload derives its own ``Options`` from these, with its own defaults.
+"""What can be set of every workload, and how. A workload derives its own ``WorkloadOptions`` from these, with its own
+defaults.
 
 The command line is made from the fields (``hora.cli.train``): name, type, bounds, description and default. Nothing here
 imports a framework.
@@ -14,22 +15,25 @@ import msgspec
 from msgspec import Meta
 
 from hora.errors import UsageError
-from hora.schedule import Plan, Rule, parse_decay, parse_warmup
+from hora.schedule import LearningRatePlan, Rule, parse_decay, parse_warmup
 
-__all__ = ["Batch", "Decay", "Epochs", "LearningRate", "Options", "Warmup"]
+__all__ = ["Batch", "Decay", "Epochs", "LearningRate", "Warmup", "WorkloadOptions"]
 
 Epochs = Annotated[float, Meta(gt=0, description="Passes over the data; 0.5 is half of one.")]
 Batch = Annotated[int, Meta(gt=0, description="Samples each worker takes at a time.")]
 LearningRate = Annotated[float | None, Meta(description="The rate that works at --base-batch.")]
 Warmup = Annotated[str, Meta(description="How the rate rises at first, as in 'hora plan', such as gradual:5.")]
 Decay = Annotated[str, Meta(description="How the rate falls, as in 'hora plan', such as 30,60,80.")]
-Precision = Literal["float32", "bf16"]
+Precision = Literal["float32", "bf16", "fp16"]
 Compression = Literal["none", "fp16", "bf16", "power_sgd", "top_k", "one_bit", "int8"]
 Last = Literal["drop", "keep"]
 Framework = Literal["torch", "keras"]
+Strategy = Literal["hora", "ddp"]
+_PLACES = ("data", "out", "json", "resume")
+Device = Literal["auto", "cpu", "cuda"]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make them with ``of``, which fills in and checks; they go to workers as JSON.
 
     ``presets`` are other defaults that go with a choice: ``{"network=horovod": {"batch": 64}}``.
@@ -42,12 +46,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     framework: Annotated[
         Framework, Meta(description="What computes: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")
     ] = "torch"
+    device: Annotated[
+        Device, Meta(description="Where to compute: cpu, cuda (a GPU), or auto: on a GPU if there is one.")
+    ] = "auto"
     epochs: Epochs = 1.0
     batch: Batch = 32
     data: Annotated[str, Meta(description="Folder of the data set.  [default: data/WORKLOAD]")] = ""
     out: Annotated[str, Meta(description="Folder of the run: checkpoints, metrics.  [default: runs/WORKLOAD]")] = ""
     resume: Annotated[
-        str, Meta(description="Go on from a checkpoint: 'auto' for the newest in --out, if any, or its path; or 'no'.")
+        str, Meta(description="Resume from a checkpoint: 'auto' for the newest in --out, if any, or its path; or 'no'.")
     ] = "no"
     overwrite: Annotated[bool, Meta(description="Delete the run that is in --out first.")] = False
     seed: Annotated[int, Meta(ge=0, description="Of all random numbers.")] = 42
@@ -57,16 +64,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rule: Annotated[Rule, Meta(description="How the rate grows with the batch.")] = "linear"
     warmup: Warmup = "none"
     decay: Decay = "none"
+    schedule_epochs: Annotated[
+        float, Meta(ge=0, description="Epochs that the schedule is made for, if this run is a part of it; 0: --epochs.")
+    ] = 0.0
 
     accumulate: Annotated[int, Meta(gt=0, description="Batches whose gradients are added up before a step.")] = 1
     emulate_workers: Annotated[
         int, Meta(ge=0, description="Train as so many workers would, on those there are; 0: as many as there are.")
     ] = 0
+    logical_workers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Train as so many workers, with sums in their order: the same bits on any number of processes.",
+        ),
+    ] = 0
     last: Annotated[
         Last, Meta(description="Whether an epoch ends with a smaller step for the samples left over, or without them.")
     ] = "drop"
-    precision: Annotated[Precision, Meta(description="bf16 computes in bfloat16; weights stay float32.")] = "float32"
+    precision: Annotated[
+        Precision, Meta(description="bf16 and fp16, whose loss is scaled, compute in 16 bits; weights stay float32.")
+    ] = "float32"
     compression: Annotated[Compression, Meta(description="Of gradients, between workers.")] = "none"
+    strategy: Annotated[
+        Strategy, Meta(description="Who averages gradients: Hora, or PyTorch's DistributedDataParallel, to compare.")
+    ] = "hora"
     loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 0
 
     inter_threads: Annotated[
@@ -82,15 +104,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 1.0
     keep: Annotated[int, Meta(ge=0, description="Checkpoints that stay, besides the best one; 0: all.")] = 3
     max_steps: Annotated[int, Meta(ge=0, description="End after so many steps; 0: after --epochs.")] = 0
+    max_minutes: Annotated[
+        float, Meta(ge=0, description="End after so many minutes, with a validation and a checkpoint; 0: never.")
+    ] = 0.0
     log_every: Annotated[int, Meta(gt=0, description="Steps between lines in a log.")] = 100
     json: Annotated[str, Meta(description="File for the final metrics.")] = ""
     tensorboard: Annotated[bool, Meta(description="Write TensorBoard's event files to --out too.")] = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def of(cls, given: Mapping[str, Any]) -> WorkloadOptions:
         """Options from those that were given: then come presets, then defaults. Everything is checked.
 
-        >>> class Mine(Options, frozen=True, kw_only=True):
+        >>> class Mine(WorkloadOptions, frozen=True, kw_only=True):
         ...     network: Literal["large", "small"] = "large"
         ...     presets = {"network=small": {"batch": 8}}
         >>> Mine.of({}).batch, Mine.of({"network": "small"}).batch, Mine.of({"network": "small", "batch": 9}).batch
@@ -110,7 +135,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return made
 
     @classmethod
-    def _checked(cls, preset: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
+    def _checked(cls, preset: Mapping[str, Any], given: Mapping[str, Any]) -> WorkloadOptions:
         try:
             return msgspec.convert({**preset, **given}, cls)
         except msgspec.ValidationError as error:
@@ -122,7 +147,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def check(self) -> None:
         """Refuse what can be refused before anything starts. A workload may refuse more.
 
-        >>> Options.of({"framework": "keras", "emulate_workers": 4})
+        >>> WorkloadOptions.of({"framework": "keras", "emulate_workers": 4})
         Traceback (most recent call last):
         hora.errors.UsageError: --emulate-workers 4 with --framework keras: ...
         """
@@ -131,16 +156,58 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"--emulate-workers {self.emulate_workers} with --framework keras: Keras has one set of statistics and "
                 "of random numbers a model, so a process is one worker. Leave it out, or train with --framework torch."
             )
-        self.plan(1 << 40, max(1, self.emulate_workers))
+        self._check_logical()
+        if self.framework == "keras" and self.precision == "fp16":
+            raise UsageError(
+                "--precision fp16 with --framework keras: the loss would have to be scaled by Keras's own optimizer. "
+                "Give --precision bf16, or train with --framework torch."
+            )
+        if 0 < self.schedule_epochs < self.epochs:
+            raise UsageError(
+                f"--schedule-epochs {self.schedule_epochs:g} is less than --epochs {self.epochs:g}: the run would go "
+                "on after its schedule has ended. Give as many epochs or more, or leave it out."
+            )
+        if self.strategy == "ddp" and (self.framework != "torch" or self.compression != "none"):
+            name = "framework" if self.framework != "torch" else "compression"
+            odd = f"--{name} {getattr(self, name)}"
+            raise UsageError(
+                f"--strategy ddp with {odd}: DistributedDataParallel is PyTorch's, and averages gradients as they are. "
+                f"Leave {odd} out, or train with --strategy hora."
+            )
+        self.plan(1 << 40, max(1, self.emulate_workers, self.logical_workers))
 
-    def plan(self, samples: int, workers: int) -> Plan:
+    def _check_logical(self) -> None:
+        """
+        >>> WorkloadOptions.of({"logical_workers": 4, "strategy": "ddp"})
+        Traceback (most recent call last):
+        hora.errors.UsageError: --logical-workers 4 with --strategy ddp: ...
+        """
+        if not self.logical_workers:
+            return
+        reasons = {
+            "--framework keras": (self.framework == "keras", "Keras adds up the gradients of a process itself"),
+            "--strategy ddp": (self.strategy == "ddp", "DDP sums in an order that depends on the processes"),
+            f"--compression {self.compression}": (
+                self.compression != "none",
+                "what is left out of a gradient would depend on the processes",
+            ),
+            f"--emulate-workers {self.emulate_workers}": (
+                bool(self.emulate_workers),
+                "both say how many workers the processes play",
+            ),
+        }
+        for odd, (is_given, why) in reasons.items():
+            if is_given:
+                raise UsageError(f"--logical-workers {self.logical_workers} with {odd}: {why}. Leave one of them out.")
+
+    def plan(self, samples: int, workers: int) -> LearningRatePlan:
         """The learning-rate plan of this run, on so many samples and workers (emulated ones, if any).
 
-        >>> Options.of({"lr": 0.1, "base_batch": 256, "batch": 128}).plan(60000, 4).peak_lr
+        >>> WorkloadOptions.of({"lr": 0.1, "base_batch": 256, "batch": 128}).plan(60000, 4).peak_lr
         0.2
         """
         warmup = parse_warmup(self.warmup)
-        return Plan(
+        return LearningRatePlan(
             base_lr=self.lr,
             base_batch=self.base_batch,
             batch=self.batch,
@@ -149,15 +216,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             rule=self.rule,
             warmup=warmup,
             decay=parse_decay(self.decay),
-            epochs=max(self.epochs, warmup.epochs),  # a run may end before its warm-up does
+            epochs=max(self.schedule_epochs or self.epochs, warmup.epochs),  # a run may end before its warm-up does
             samples=samples,
+            last=self.last,
         )
+
+    def alike(self) -> dict[str, Any]:
+        """The options that all ranks must have alike; a place on a disk may be another on every host.
+
+        >>> "--out" in WorkloadOptions().alike(), WorkloadOptions().alike()["--val-batch"]
+        (False, 1000)
+        """
+        return {f"--{k.replace('_', '-')}": v for k, v in msgspec.to_builtins(self).items() if k not in _PLACES}
 
     @property
     def data_folder(self) -> Path:
         """Where the data set is.
 
-        >>> Options().data_folder.as_posix(), Options(data="/scratch/mnist").data_folder.as_posix()
+        >>> WorkloadOptions().data_folder.as_posix(), WorkloadOptions(data="/scratch/mnist").data_folder.as_posix()
         ('data', '/scratch/mnist')
         """
         return Path(self.data) if self.data else Path("data") / self.workload

@@ -16,9 +16,9 @@ import numpy as np
 from hora.data.loader import BatchPlan
 from hora.data.sampler import Sampler
 from hora.errors import UsageError
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
-__all__ = ["Order", "random_seed", "worker_seed"]
+__all__ = ["SampleOrder", "random_seed", "worker_seed"]
 
 _WORKERS = 0x57  # sets the workers' streams of random numbers apart from others of the same seed
 
@@ -41,13 +41,13 @@ def worker_seed(seed: int, rank: int, *more: int) -> int:
     return random_seed(seed, _WORKERS, rank, *more)
 
 
-class Order:
+class SampleOrder:
     """The order of a run over ``samples`` samples by ``workers`` workers, and where it is.
 
     ``epoch`` and ``seen`` are the place: samples of this epoch that all workers together have done with. ``step`` and
     ``samples_seen`` count over the whole run.
 
-    >>> order = Order(10, 2, Options(batch=2, epochs=1.5))
+    >>> order = SampleOrder(10, 2, WorkloadOptions(batch=2, epochs=1.5))
     >>> order.steps_per_epoch, order.steps_left
     (2, 2)
     >>> mine = [plan.indices for plan in order.plans(range(0, 1))]
@@ -61,7 +61,7 @@ class Order:
     1
     """
 
-    def __init__(self, samples: int, workers: int, options: Options) -> None:
+    def __init__(self, samples: int, workers: int, options: WorkloadOptions) -> None:
         batch, parts = options.batch, options.accumulate
         whole = batch * parts * workers
         if whole > (samples if options.last == "drop" else -(-samples // workers) * workers):
@@ -140,6 +140,10 @@ class Order:
         self._sampler.advance(samples)
         self.step += 1
         self.samples_seen += samples
+
+    def end_here(self) -> None:
+        """No step is left of this run."""
+        self._most_steps = self.step
 
     def begin(self, epoch: int) -> None:
         """Go to the start of an epoch."""

@@ -1,7 +1,7 @@
 """How a run tells how it goes: a bar on a terminal, plain lines in a log.
 
 Rank 0 tells. Under `hora train -np N` its output goes through the launcher, which then draws the bar: the worker sends
-what there is to draw in marked lines (``MARK``), and the launcher's ``Listener`` picks them out.
+what there is to draw in marked lines (``MARK``), and the launcher's ``ProgressListener`` picks them out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import logging
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -20,22 +21,23 @@ from typing import Any, Protocol
 import msgspec
 
 from hora.config import env
+from hora.text import count_text
 
 __all__ = [
     "MARK",
-    "Bar",
-    "Lines",
-    "Listener",
-    "Marks",
-    "Silence",
-    "State",
-    "Teller",
+    "NoProgress",
+    "ProgressBar",
+    "ProgressLines",
+    "ProgressListener",
+    "ProgressMarks",
+    "ProgressReporter",
+    "ProgressState",
     "can_draw",
     "decode",
     "duration",
     "encode",
     "launcher_draws",
-    "teller",
+    "progress_reporter",
     "the_end",
 ]
 
@@ -47,7 +49,7 @@ _draws = False
 _log = logging.getLogger("hora")
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressState(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to tell after a step."""
 
     epoch: int
@@ -62,24 +64,25 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """
-        >>> State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
+        >>> ProgressState(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
         ...       metrics={"loss": 0.25, "accuracy": 0.9375}).text()
         'epoch 1/40  step 100/300  loss 0.2500  accuracy 93.75 %  5,432 images/s  lr 0.0002  ETA 1:15'
         """
-        speed = f"{self.images_per_s:,.0f} images/s  lr {self.lr:.6g}  ETA {duration(self.left_s)}"
+        speed = f"{count_text(self.images_per_s)} images/s  lr {self.lr:.6g}  ETA {duration(self.left_s)}"
         return "  ".join([self._place(), *metrics_text(self.metrics), speed])
 
     def short(self, width: int) -> str:
         """The same for a bar, with as many of the metrics as there is room for.
 
-        >>> state = State(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1, left_s=75,
+        >>> state = ProgressState(epoch=0, epochs=40, step=100, steps=300, done=0.1, lr=2e-4, images_per_s=5432.1,
+        ...     left_s=75,
         ...               metrics={"loss": 0.25, "accuracy": 0.9375})
         >>> state.short(90)
         'epoch 1/40  step 100/300  loss 0.2500  accuracy 93.75 %  5,432 images/s  ETA 1:15'
         >>> state.short(70)
         'epoch 1/40  step 100/300  loss 0.2500  5,432 images/s  ETA 1:15'
         """
-        speed = f"{self.images_per_s:,.0f} images/s  ETA {duration(self.left_s)}"
+        speed = f"{count_text(self.images_per_s)} images/s  ETA {duration(self.left_s)}"
         metrics = metrics_text(self.metrics)
         while len(text := "  ".join([self._place(), *metrics, speed])) > width and metrics:
             metrics.pop()
@@ -107,7 +110,8 @@ def the_end(
     Checkpoint: runs/mnist/epoch-0001.pt, record: runs/mnist/run.json.
     Next: hora lab report runs/mnist
     """
-    figures = [f"{steps:,} steps in {duration(seconds)}", f"{images_per_s:,.0f} images/s", *metrics_text(metrics)]
+    told = {name: value for name, value in metrics.items() if name.count("_") < 3}  # not the parts of a loss
+    figures = [f"{steps:,} steps in {duration(seconds)}", f"{count_text(images_per_s)} images/s", *metrics_text(told)]
     files = [*([f"checkpoint: {checkpoint}"] if checkpoint else []), f"record: {folder}/run.json"]
     where = ", ".join(files)
     return f"Done: {', '.join(figures)}.\n{where[0].upper()}{where[1:]}.\nNext: hora lab report {shlex.quote(folder)}"
@@ -129,27 +133,28 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def encode(state: State) -> bytes:
+def encode(state: ProgressState) -> bytes:
     """A marked line. Not JSON, which has no infinity (the time left before the first steps) and no nan (a loss).
 
-    >>> decode(encode(State(epoch=0, epochs=1, step=1, steps=2, done=0, lr=0.1, images_per_s=0, left_s=float("inf"))))
-    State(epoch=0, epochs=1.0, step=1, steps=2, done=0.0, lr=0.1, images_per_s=0.0, left_s=inf, metrics={})
+    >>> decode(encode(ProgressState(epoch=0, epochs=1, step=1, steps=2, done=0, lr=0.1, images_per_s=0,
+    ...     left_s=float("inf"))))
+    ProgressState(epoch=0, epochs=1.0, step=1, steps=2, done=0.0, lr=0.1, images_per_s=0.0, left_s=inf, metrics={})
     """
     return MARK + base64.b64encode(msgspec.msgpack.encode(state)) + b"\n"
 
 
-def decode(line: bytes) -> State | None:
+def decode(line: bytes) -> ProgressState | None:
     """The state in a marked line; None if it is torn, as lines of a worker that was killed are."""
     try:
-        return msgspec.msgpack.decode(base64.b64decode(line.removeprefix(MARK), validate=False), type=State)
+        return msgspec.msgpack.decode(base64.b64decode(line.removeprefix(MARK), validate=False), type=ProgressState)
     except (ValueError, msgspec.DecodeError):
         return None
 
 
-class Teller(Protocol):
+class ProgressReporter(Protocol):
     """Somebody who tells."""
 
-    def step(self, state: Callable[[], State], number: int) -> None:
+    def step(self, state: Callable[[], ProgressState], number: int) -> None:
         """Step ``number`` of the run is done."""
 
     def say(self, text: str) -> None:
@@ -158,10 +163,10 @@ class Teller(Protocol):
     def close(self) -> None: ...
 
 
-class Silence:
+class NoProgress:
     """Says nothing of steps; other lines are printed."""
 
-    def step(self, state: Callable[[], State], number: int) -> None:
+    def step(self, state: Callable[[], ProgressState], number: int) -> None:
         pass
 
     def say(self, text: str) -> None:
@@ -171,25 +176,25 @@ class Silence:
         pass
 
 
-class Lines(Silence):
+class ProgressLines(NoProgress):
     """A line every so many steps, and where these take long every so often."""
 
     def __init__(self, every: int) -> None:
         self._every, self._said = every, time.monotonic()
 
-    def step(self, state: Callable[[], State], number: int) -> None:
+    def step(self, state: Callable[[], ProgressState], number: int) -> None:
         if number % self._every == 0 or time.monotonic() - self._said >= _SAY_EVERY_S:
             self._said = time.monotonic()
             self.say(state().text())
 
 
-class Marks(Silence):
+class ProgressMarks(NoProgress):
     """Marked lines for the launcher, a few times a second."""
 
     def __init__(self) -> None:
         self._last = 0.0
 
-    def step(self, state: Callable[[], State], number: int) -> None:
+    def step(self, state: Callable[[], ProgressState], number: int) -> None:
         now = time.monotonic()
         if now - self._last >= _REDRAW_S:
             self._last = now
@@ -197,7 +202,7 @@ class Marks(Silence):
             os.write(sys.stdout.fileno(), encode(state()))
 
 
-class Bar(Silence):
+class ProgressBar(NoProgress):
     """A bar that is drawn in its place."""
 
     def __init__(self, stream: Any = None) -> None:
@@ -215,13 +220,13 @@ class Bar(Silence):
         self._last = 0.0
         self._progress.start()
 
-    def step(self, state: Callable[[], State], number: int) -> None:
+    def step(self, state: Callable[[], ProgressState], number: int) -> None:
         now = time.monotonic()
         if now - self._last >= _REDRAW_S:
             self._last = now
             self.draw(state())
 
-    def draw(self, state: State) -> None:
+    def draw(self, state: ProgressState) -> None:
         """Draw it as it is now."""
         self._progress.update(self._task, completed=state.done, description=state.short(self._room), refresh=True)
 
@@ -243,13 +248,13 @@ def launcher_draws() -> Iterator[None]:
         _draws = False
 
 
-def teller(every: int, quiet: bool = False) -> Teller:
+def progress_reporter(every: int, quiet: bool = False) -> ProgressReporter:
     """Who tells here: nobody of steps if ``quiet``; else as the output wants it, in a log every so many steps."""
     if quiet:
-        return Silence()
+        return NoProgress()
     if _draws:
-        return Marks()
-    return Bar() if can_draw() else Lines(every)
+        return ProgressMarks()
+    return ProgressBar() if can_draw() else ProgressLines(every)
 
 
 def can_draw() -> bool:
@@ -257,12 +262,12 @@ def can_draw() -> bool:
     return sys.stdout.isatty() and env.environ().get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-class Listener:
+class ProgressListener:
     """The launcher's side: what workers print, with marks taken out and drawn, and without a prefix for rank 0.
 
     >>> import io
     >>> out = io.BytesIO()
-    >>> listener = Listener(out.write, None)
+    >>> listener = ProgressListener(out.write, None)
     >>> listener(b"[0]<stdout>:epoch 1\\n[1]<stdout>:hello\\n")
     >>> out.getvalue()
     b'epoch 1\\n[1]<stdout>:hello\\n'
@@ -271,13 +276,14 @@ class Listener:
     """
 
     _OWN = b"[0]<stdout>:"
+    _ANY = re.compile(rb"\[\d+\]<stdout>:(?=" + re.escape(MARK) + rb")")  # in an elastic job others may draw
 
-    def __init__(self, write: Callable[[bytes], Any], bar: Bar | None) -> None:
+    def __init__(self, write: Callable[[bytes], Any], bar: ProgressBar | None) -> None:
         self._write, self._bar = write, bar
 
     def __call__(self, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
-            text = line.removeprefix(self._OWN)
+            text = self._ANY.sub(b"", line.removeprefix(self._OWN), count=1)
             if not (self._drawn(text) or text.startswith(MARK)):
                 self._write(text)
 

@@ -2,54 +2,68 @@
 
 ::
 
-    with Run(options, plan, model, optimizer, workers) as run:
+    def learn() -> None:
         for epoch in run.epochs():                                # goes on where a checkpoint was written
             for batches in run.batches(data.batch(plan) for plan in run.plans(epoch)):
                 optimizer.zero_grad()
-                for worker, (images, labels) in batches:          # one, or several emulated or accumulated
+                for worker, (images, labels) in batches:          # one, or several that are played or accumulated
                     with worker, run.autocast():
                         loss = cross_entropy(model(images), labels)
-                    (loss / len(batches)).backward()
+                    run.backward(loss)
                     run.count(len(labels), loss=loss)
-                optimizer.step()
+                run.update(optimizer)
                 run.step()                                          # leaves with a checkpoint if the job must end
             run.validated(evaluate(model))                        # on the mean of the workers' BN statistics
+
+    with TorchRun(options, plan, model, optimizer, workers) as run:
+        run.through(learn)                                        # in an elastic job again whenever workers change
     return run.result()
 
-Promises: at the same number of workers, real or emulated, an interrupted run ends with the bits of one that was not;
-with another number it goes on with weights, optimizer and position. Every rank takes the same decisions at the same
-step. Nothing is half written, whatever is killed.
+Promises: at the same number of workers, real, emulated or logical, an interrupted run ends with the bits of one that
+was not; logical ones may be played by any number of processes, which may change. With another number of workers it goes
+on with weights, optimizer and position. Every rank takes the same decisions at the same step. Nothing is half written,
+whatever is killed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 import hora.torch as hvd
+from hora.data.loader import Loader
 from hora.engine import session
 from hora.errors import DamagedCheckpoint, NonFiniteError, UsageError
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
+from hora.workloads import agree, elastic
 from hora.workloads.base_run import BaseRun
-from hora.workloads.options import Options
-from hora.workloads.workers import Worker, Workers
+from hora.workloads.elastic import RunState
+from hora.workloads.metrics import shard
+from hora.workloads.options import WorkloadOptions
+from hora.workloads.order import SampleOrder
+from hora.workloads.precision import Precision
+from hora.workloads.workers import EmulatedWorker, EmulatedWorkers
 
-__all__ = ["Run", "compression", "usual_name"]
+__all__ = ["TorchRun", "compression", "usual_name"]
 
 T = TypeVar("T")
 Optimizers = torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]
 
 
-def compression(options: Options) -> Any:
+def compression(options: WorkloadOptions) -> Any:
     """What ``DistributedOptimizer`` takes as ``compression``: a class, or an object with a memory.
 
-    >>> compression(Options()) is hvd.Compression.none
+    >>> compression(WorkloadOptions()) is hvd.Compression.none
     True
     """
     kind: Any = getattr(hvd.Compression, options.compression)
@@ -65,7 +79,20 @@ def usual_name(epoch: int, step: int, whole: bool) -> str:
     return f"epoch-{epoch:04d}.pt" if whole else f"step-{step:08d}.pt"
 
 
-class Run(BaseRun):
+def checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """A sum over every bit of a model.
+
+    >>> checksum({"a": torch.zeros(2)}) != checksum({"a": torch.tensor([0.0, -0.0])})
+    True
+    """
+    found = hashlib.sha256()
+    for name, tensor in tensors.items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+class TorchRun(BaseRun):
     """One run of a workload. Made on all ranks together, when model and optimizer are as they shall be at the start.
 
     Args:
@@ -79,6 +106,7 @@ class Run(BaseRun):
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
         quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
         compression: What the optimizer got, if it has a memory to be kept.
+        rest: ``Distributed.rest`` of each network, for runs that take turns.
         model_field: What the model is called in a checkpoint.
         fields: More to put into a checkpoint, plain data; called on rank 0.
         names: A checkpoint's file name from (finished epochs, step, whether at an epoch's end).
@@ -96,11 +124,11 @@ class Run(BaseRun):
 
     def __init__(
         self,
-        options: Options,
-        plan: Plan,
+        options: WorkloadOptions,
+        plan: LearningRatePlan,
         model: nn.Module,
         optimizer: Optimizers,
-        workers: Workers,
+        workers: EmulatedWorkers,
         *,
         facts: Mapping[str, Any] | None = None,
         generated: bool = False,
@@ -108,29 +136,53 @@ class Run(BaseRun):
         highest: bool = True,
         quiet: bool = False,
         compression: Any = None,
+        rest: Sequence[Callable[[bool], None]] = (),
         model_field: str = "model",
         fields: Callable[[], Mapping[str, Any]] = dict,
         names: Callable[[int, int, bool], str] = usual_name,
         best_name: str = "",
     ) -> None:
         self.model, self.workers, self._model_field = model, workers, model_field
-        self._optimizer = optimizer
+        self._optimizer, self._rests = optimizer, rest
+        self._precision = Precision(options.precision, workers.device)
         self._optimizers = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
         self._compression = compression if hasattr(compression, "load_state_dict") else None
-        self._looks_at_loss = hvd.size() == 1 and session.engine().settings.nonfinite == "stop"
+        self._passes = 1
+        self._forgetful: list[Loader[Any]] = []
+        self._elastic: RunState | None = None
+        self._is_new, self._stepped = False, 0.0  # no step of this generation is done yet; when the last one was
+        threads = {"threads": torch.get_num_threads()} if workers.logical else {}  # sums inside a process differ else
         super().__init__(
-            options, plan, workers.total, workers.ranks, facts=facts, generated=generated, best=best, highest=highest,
-            quiet=quiet, fields=fields, names=names, best_name=best_name,
+            options, plan, workers.total, workers.ranks, facts={**dict(facts or {}), **threads}, generated=generated,
+            best=best, highest=highest, quiet=quiet, fields=fields, names=names, best_name=best_name,
         )  # fmt: skip
+        if session.is_elastic():
+            elastic.refuse(self)
+            self._elastic = elastic.RunState(self, dict(self._named()))
 
     # ---- the loop ----
 
-    def batches(self, batches: Iterable[T]) -> Iterator[list[tuple[Worker, T]]]:
+    def through(self, loop: Callable[[], None], *loaders: Loader[Any]) -> None:
+        """Call the loop, which goes on from where the run is; in an elastic job again whenever workers were lost or
+        have come. ``loaders`` then make other batches."""
+        self._forgetful = list(loaders)
+        if self._elastic is None:
+            loop()
+        else:
+            elastic.survive(self, self._elastic, loop)
+
+    def shard(self, samples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
+        """This process's part of a validation set, batch by batch, the same batches on any number of processes."""
+        return shard(samples, batch, self._ranks, self._total)
+
+    def batches(self, batches: Iterable[T]) -> Iterator[list[tuple[EmulatedWorker, T]]]:
         """The batches of each step that is left of this epoch, each with the worker that takes it. Sets the learning
         rate, and puts the model into training mode; at the end BN statistics are the mean of all workers'."""
         turns = [worker for worker in self.workers for _ in range(self.options.accumulate)]
+        self._passes = self.options.accumulate if self.workers.logical else len(turns)
         self.model.train()
         for taken in self._steps(batches, len(turns)):
+            self.workers.begin(self.step_number)
             yield list(zip(turns, taken, strict=True))
 
     def _put_rate(self) -> None:
@@ -139,21 +191,36 @@ class Run(BaseRun):
                 group["lr"] = self.lr
 
     def _rest(self, resting: bool) -> None:
-        for optimizer in self._optimizers:
-            rest: Any = getattr(optimizer, "rest", None)
-            if rest is not None:
-                rest(resting)
+        for rest in self._rests:
+            rest(resting)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """For the forward pass, in the precision that was asked for."""
-        return torch.autocast(self.workers.device.type, torch.bfloat16, enabled=self.options.precision == "bf16")
+        return self._precision.autocast()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Instead of ``loss.backward()``: a step is made of the mean of its losses, and float16 has no room for small
+        gradients."""
+        self._precision.backward(loss / self._passes)
+
+    def update(self, optimizer: Any) -> None:
+        """Instead of ``optimizer.step()``."""
+        if self.workers.logical:
+            self._now.add_sums(self.workers.summed())
+        self._precision.step(optimizer)
 
     def count(self, samples: int, **values: Any) -> None:
         """Note the metrics of a batch: means over its samples. Before ``optimizer.step()``, so that a loss that is not
         finite is found before it does harm."""
         plain = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
-        super().count(samples, **plain)
-        if self._looks_at_loss and self.workers.device.type == "cpu":
+        if self.workers.logical:
+            self.workers.count(samples, plain)
+        else:
+            super().count(samples, **plain)
+        # Where nobody looks at the gradients: Hora does, unless it is alone or others average.
+        alone = self._size == 1 or self.options.strategy == "ddp" or bool(self.workers.logical)
+        stops = alone and session.engine().settings.nonfinite == "stop"
+        if stops and self.workers.device.type == "cpu":
             for name, value in plain.items():
                 if not math.isfinite(value):
                     raise NonFiniteError(
@@ -161,6 +228,77 @@ class Run(BaseRun):
                         "changed by it; the run ends here (HORA_NONFINITE=stop). Lower the learning rate, clip "
                         "gradients, or look at the data."
                     )
+
+    # ---- elastic ----
+
+    def _committed(self) -> None:
+        if self._elastic is None:
+            return
+        if self._record is not None:
+            self._record.write()  # what this process knows may be gone at any time
+        self._elastic.commit()
+        now = time.perf_counter()
+        if self._is_new and self._note is not None:
+            self._note.goes_on(now - self._stepped if self._stepped else None)
+        self._is_new, self._stepped = False, now
+
+    def place(self) -> dict[str, Any]:
+        """All that the run is, besides model and optimizer; plain data."""
+        return {
+            **self._order.state_dict(),
+            "complete": self._complete,
+            "best": self.best,
+            "validation": self.validation,
+            "means": self._means.sums() if self.workers.logical else {},
+            "extra": self.extra,
+            "scaler": self._precision.state(),
+            "line": self._line,
+        }
+
+    def regroup(self) -> None:
+        """The workers have changed: find out what this process plays, and whether all train the same."""
+        self._meet()
+        self.workers.share_out()
+        self._total, self._ranks = self.workers.total, self.workers.ranks
+        self.plan = self.options.plan(self.plan.samples, self._total)
+        self._order = SampleOrder(self.plan.samples, self._total, self.options)
+        for loader in self._forgetful:
+            loader.forget()
+
+    def begin(self, anew: bool) -> None:
+        """Nobody has the state: begin, or go on from a checkpoint."""
+        resume, overwrite = (self.options.resume, self.options.overwrite) if anew else ("auto", False)
+        note = self._resume(resume, overwrite)
+        if not anew and not note:
+            raise elastic.nothing_to_go_on_from(self.options.out_folder)
+        agree.everywhere(self._take_files)
+        self._introduce(note)
+
+    def go_on(self, place: Mapping[str, Any]) -> None:
+        """Go on from there; everybody has the state."""
+        self._order.load_state_dict(dict(place))
+        self._complete, self.best = place["complete"], place["best"]
+        self.validation, self.extra = dict(place["validation"]), dict(place["extra"])
+        if self.workers.logical:
+            self._means.load_state(place["means"])
+        self._now.clear()
+        self._line = dict(place["line"])
+        self._precision.load_state(place["scaler"])
+        self._taken = self._is_new = True
+        agree.everywhere(self._take_files)
+        if self._note is not None:
+            self._note.generation(self.step_number, session.generation(), session.engine().peers)
+
+    def result(self) -> dict[str, Any]:
+        """The final metrics, the same on all ranks; of logical workers with a sum by which two runs are compared."""
+        found = super().result()
+        if self.workers.logical:
+            found["parameters_sha256"] = checksum(self.model.state_dict())
+        return found
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        several = self._optimizer
+        yield from several.items() if isinstance(several, Mapping) else [("optimizer", several)]
 
     # ---- keeping ----
 
@@ -178,6 +316,7 @@ class Run(BaseRun):
             if isinstance(several, Mapping)
             else several.state_dict(),
             "workers": self.workers.state(),
+            "scaler": self._precision.state(),
             "compression": hvd.allgather_object(self._compression.state_dict()) if self._compression else [],
         }
 
@@ -207,6 +346,7 @@ class Run(BaseRun):
                 optimizer.load_state_dict(content["optimizer"][name])
         else:
             self._optimizer.load_state_dict(content["optimizer"])
+        self._precision.load_state(content.get("scaler", {}))
         memories = content.get("compression", [])
         if self._compression is not None and len(memories) == hvd.size():
             self._compression.load_state_dict(memories[hvd.rank()])

@@ -8,21 +8,23 @@ up to it with 3, a loss that is not finite with 1, a job that was asked to leave
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 
-from hora.checkpoint.whole import write_json
 from hora.config import env
 from hora.engine import session
 from hora.engine.frames import final
 from hora.engine.process_set import global_process_set
-from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, UsageError
+from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, NonFiniteError, ShutDownError, UsageError
+from hora.files import write_json
+from hora.text import plural
 from hora.workloads import train_of
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
-__all__ = ["own_gpu", "stop_at_nonsense", "train_here", "worker_folder"]
+__all__ = ["check_gpus", "own_gpu", "stop_at_nonfinite", "train_here", "worker_folder"]
 
 _CODES: dict[type[Exception], int] = {
     UsageError: 2,
@@ -33,10 +35,10 @@ _CODES: dict[type[Exception], int] = {
 }
 
 
-def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
+def stop_at_nonfinite(variables: dict[str, str]) -> dict[str, str]:
     """The variables that make workers stop when a gradient is not finite, unless the user has said what to do then.
 
-    >>> stop_at_nonsense({}), stop_at_nonsense({"HOROVOD_NONFINITE": "skip"})
+    >>> stop_at_nonfinite({}), stop_at_nonfinite({"HOROVOD_NONFINITE": "skip"})
     ({'HORA_NONFINITE': 'stop'}, {})
     """
     said = any(f"{prefix}NONFINITE" in variables for prefix in env.PREFIXES)
@@ -44,24 +46,29 @@ def stop_at_nonsense(variables: dict[str, str]) -> dict[str, str]:
 
 
 def train_here(
-    options: Options,
+    options: WorkloadOptions,
     *,
     launcher_draws: bool = False,
     independent: bool = False,
     by_turns: bool = False,
     bf16_tried: bool = False,
+    threads: int = 0,
 ) -> int:
     """Train; the exit code. Rank 0 writes the final metrics to ``options.json``.
 
     With ``independent`` every worker trains by itself, on the same cores as otherwise: what the machine can do if
     communication costs nothing. ``by_turns``: see ``workloads.turns``. ``bf16_tried``: the launcher has tried
-    bfloat16 on this host.
+    bfloat16 on this host. ``threads``: of torch's intra-op pool; 0: as it has them.
     """
     from hora.workloads import bf16, progress, turns
 
     marks = progress.launcher_draws() if launcher_draws else nullcontext()
     try:
-        variables = stop_at_nonsense(dict(env.environ()))
+        variables = stop_at_nonfinite(dict(env.environ()))
+        if options.framework == "torch" and options.device not in ("auto", "cpu"):
+            from hora.workloads import devices
+
+            devices.check(options.device)
         if not bf16_tried:
             variables |= bf16.settings(options, env.environ(), lambda line: print(f"hora: {line}", file=sys.stderr))
         if options.framework == "keras":
@@ -70,13 +77,26 @@ def train_here(
             import torch
 
             torch.set_num_interop_threads(options.inter_threads)
+        if threads:
+            import torch
+
+            torch.set_num_threads(threads)
         if independent:
             options, alone = _part(options)
             variables |= alone
+        if options.framework == "torch":
+            check_gpus(env.environ())
         with env.during(**variables), marks, turns.taken(options) if by_turns else nullcontext():
             result = train_of(options.workload, options.framework)(options)
             if options.json and session.rank() == 0:
                 write_json(Path(options.json), result, "--json")
+            if options.strategy == "ddp":
+                from hora.workloads.strategy import leave
+
+                leave()
+    except ShutDownError as error:  # another rank has left, by one of the errors below, and has said why
+        print(f"hora: this rank ends too: {str(error).partition(chr(10))[0]}", file=sys.stderr, flush=True)
+        return 1
     except tuple(_CODES) as error:
         print(final(f"hora: {error}\n"), end="", file=sys.stderr, flush=True)
         return next(code for kind, code in _CODES.items() if isinstance(error, kind))
@@ -85,13 +105,13 @@ def train_here(
     return 0
 
 
-def _part(options: Options) -> tuple[Options, dict[str, str]]:
+def _part(options: WorkloadOptions) -> tuple[WorkloadOptions, dict[str, str]]:
     """Meet the other workers once, so that all begin together, and then have none: options with a folder of this
     worker's own (the first one's is the run's), and the variables that make the next ``init`` a world of one."""
     import torch
 
     session.init()
-    rank, local_rank = session.rank(), session.local_rank()
+    rank, local_rank = session.rank(), session.engine().world.local_rank
     session.engine().barrier(global_process_set)
     session.shutdown()
     alone = {"HORA_ALONE": "1", "HORA_TIMELINE": ""}
@@ -111,6 +131,27 @@ def worker_folder(rank: int | str) -> str:
     'worker-3'
     """
     return f"worker-{rank}"
+
+
+def check_gpus(variables: Mapping[str, str]) -> None:
+    """Refuse to train on processors what was given GPUs: they would be paid for and idle.
+
+    >>> check_gpus({"CUDA_VISIBLE_DEVICES": ""}), check_gpus({})
+    (None, None)
+    """
+    import torch
+
+    given = variables.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if not given or given in ("-1", "NoDevFiles"):  # none are to be used; Slurm says so by the second
+        return
+    count, there = len(given.split(",")), torch.cuda.device_count()
+    if there < count:
+        why = "was built without CUDA" if torch.version.cuda is None else "cannot use the driver, or they are not there"
+        raise EnvironmentUnfit(
+            f"CUDA_VISIBLE_DEVICES={given} gives this worker {plural(count, 'GPU')}, and PyTorch {torch.__version__} "
+            f"finds {there or 'none'}: it {why}. Training would leave them idle. Run 'hora doctor --only gpus', or set "
+            "CUDA_VISIBLE_DEVICES= (empty) to train on processors."
+        )
 
 
 def own_gpu(variables: dict[str, str], gpus: int, local_rank: int) -> str:

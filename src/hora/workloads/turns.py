@@ -1,7 +1,7 @@
 """By turns, in the same processes: each worker by itself, by itself but meeting the others, and all together with Hora.
 
 A run that takes turns (`hora train … -np N --max-steps S --by-turns`) learns nothing, it measures: after some steps to
-warm up come rounds of three blocks of steps,
+warm up, together and by themselves, come rounds of three blocks of steps,
 
 - ``limit``     every worker trains by itself, beside the others: what the machine can do
 - ``in step``   the same, but all meet once a step with four bytes: what waiting for the slowest costs
@@ -28,13 +28,13 @@ from hora.engine.preempt import preempted
 from hora.engine.process_set import global_process_set
 from hora.errors import UsageError
 from hora.ops.objects import allgather_object
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
 __all__ = ["MODES", "Turns", "steps_for", "taken"]
 
 MODES = ("limit", "in step", "together")
 BLOCK = 5  # steps
-WARM_UP = 5
+WARM_UP = 3  # of each kind: what is compiled is compiled then
 _MEETINGS = 3  # timed before a block
 
 _wanted = False
@@ -44,20 +44,15 @@ def steps_for(each: int) -> int:
     """How many steps a run needs for about so many of each kind, all told.
 
     >>> steps_for(40), steps_for(1)
-    (125, 20)
+    (126, 21)
     """
-    return WARM_UP + -(-each // BLOCK) * BLOCK * len(MODES)
+    return 2 * WARM_UP + -(-each // BLOCK) * BLOCK * len(MODES)
 
 
 @contextmanager
-def taken(options: Options) -> Iterator[None]:
+def taken(options: WorkloadOptions) -> Iterator[None]:
     """Inside, runs take turns."""
     global _wanted
-    if options.framework != "torch":
-        raise UsageError(
-            f"--by-turns with --framework {options.framework}: its step is compiled with what it communicates, and "
-            "cannot be told to leave that out. Leave --by-turns out, or measure with --framework torch."
-        )
     if options.max_steps < steps_for(1):
         raise UsageError(
             f"--by-turns with --max-steps {options.max_steps}: three kinds of steps are measured, in blocks of "
@@ -75,8 +70,10 @@ class Turns:
 
     def __init__(self, steps: int, rest: Callable[[bool], None]) -> None:
         self._rest = rest
-        rounds = (steps - WARM_UP) // (BLOCK * len(MODES))
-        self._left = steps - rounds * BLOCK * len(MODES)  # of the block under way; first that of warming up
+        rounds = (steps - 2 * WARM_UP) // (BLOCK * len(MODES))
+        # Of the block under way; first that of warming up together.
+        self._left = steps - rounds * BLOCK * len(MODES) - WARM_UP
+        self._warm = False
         self._blocks = [MODES[(place + number) % len(MODES)] for number in range(rounds) for place in range(len(MODES))]
         self._steps: dict[str, list[float]] = {mode: [] for mode in MODES}
         self._data: dict[str, list[float]] = {mode: [] for mode in MODES}
@@ -89,6 +86,11 @@ class Turns:
     def wanted(cls, steps: int, rest: Callable[[bool], None]) -> Turns | None:
         """What a run asks when it begins; None unless turns are to be taken."""
         return cls(steps, rest) if _wanted else None
+
+    @property
+    def alone(self) -> bool:
+        """Whether this worker trains by itself."""
+        return self.mode in ("limit", "in step")
 
     @property
     def meets(self) -> bool:
@@ -104,7 +106,10 @@ class Turns:
         self._left -= 1
         if self._left:
             return False
-        if self._blocks:
+        if not self._warm:
+            self._warm, self._left = True, WARM_UP
+            self._rest(True)
+        elif self._blocks:
             self._begin(self._blocks.pop(0))
         else:
             self._end()

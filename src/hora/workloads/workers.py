@@ -1,12 +1,17 @@
-"""The workers that a process plays: usually the one it is, or several, emulated.
+"""The workers that a process plays: usually the one it is, or several, emulated or logical.
 
-Each has its own stream of random numbers (dropout) and its own statistics of batch normalisation, which are never
-synchronised between workers (Goyal et al.). With several in one process, ``with worker:`` puts them in place. So V
-workers on n processes compute what V processes would, up to the rounding of sums: quality at a scale that the machine
-does not have.
+Each has its own random numbers (dropout), which depend on the seed, its rank and the step alone, and its own statistics
+of batch normalisation, which are never synchronised between workers (Goyal et al.). With several in one process, ``with
+worker:`` puts them in place. So V workers on n processes compute what V processes would, up to the rounding of sums:
+quality at a scale that the machine does not have.
 
 Before a model is validated or saved, the statistics are averaged over all workers (``average``), so that what is
 validated is what is saved; then every worker goes on with its own (``separate``).
+
+*Logical* workers (``--logical-workers V``) are exact: any number of processes up to V plays them, and computes the same
+bits. Their gradients, statistics and metrics are summed in their order (``ordered``) at every step, so after a step
+every process has all there is, and no process is needed to go on. The statistics that they share are the mean of what
+each one's would be: the mean of V running means is the running mean of the means.
 """
 
 from __future__ import annotations
@@ -20,29 +25,23 @@ from torch.nn.modules.batchnorm import _NormBase
 
 import hora.torch as hvd
 from hora.errors import UsageError
-from hora.workloads.options import Options
+from hora.workloads import devices
+from hora.workloads.metrics import Means, Sums
+from hora.workloads.options import WorkloadOptions
 from hora.workloads.order import worker_seed
+from hora.workloads.ordered import OrderedSum, shares
 
-__all__ = ["Worker", "Workers", "device_of_this_worker"]
-
-
-def device_of_this_worker() -> torch.device:
-    """The GPU of this rank's place on its host, else the CPU; of those it sees, which may be its own only."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+__all__ = ["EmulatedWorker", "EmulatedWorkers"]
 
 
-class Workers:
+class EmulatedWorkers:
     """All workers this process plays, in order of rank. Make it after the model, on all ranks.
 
     ``total`` is how many there are in the whole run, real or emulated; ``ranks`` are those of this process.
 
     >>> hvd.init()
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    >>> workers = Workers(model, Options(emulate_workers=3))
+    >>> workers = EmulatedWorkers(model, WorkloadOptions(emulate_workers=3))
     >>> workers.total, workers.ranks
     (3, range(0, 3))
     >>> for worker in workers:
@@ -54,16 +53,9 @@ class Workers:
     >>> hvd.shutdown()
     """
 
-    def __init__(self, model: nn.Module, options: Options) -> None:
-        here, size = hvd.rank(), hvd.size()
-        self.total = options.emulate_workers or size
-        if self.total % size:
-            raise UsageError(
-                f"--emulate-workers {self.total} cannot be played by {size} processes: each plays as many. Give a "
-                f"multiple of {size}, or another -np."
-            )
-        each = self.total // size
-        self.ranks = range(here * each, (here + 1) * each)
+    def __init__(self, model: nn.Module, options: WorkloadOptions) -> None:
+        self._model, self._seed, self._emulated = model, options.seed, options.emulate_workers
+        self.logical = options.logical_workers
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._slots = [
             (module, name, f"{path}.{name}" if path else name)
@@ -73,14 +65,54 @@ class Workers:
             if module._buffers[name] is not None
         ]
         self._averaged = False
-        own = [{name: getattr(module, place) for module, place, name in self._slots}]  # the model's own
-        own += [{name: tensor.clone() for name, tensor in own[0].items()} for _ in self.ranks[1:]]
-        self._workers = [
-            Worker(self, rank, _seeded(worker_seed(options.seed, rank), self.device), statistics)
-            for rank, statistics in zip(self.ranks, own, strict=True)
-        ]
+        self._workers: list[EmulatedWorker] = []
+        self._step: _LogicalStep | None = None
+        self.share_out()
 
-    def __iter__(self) -> Iterator[Worker]:
+    def share_out(self) -> None:
+        """Find out which workers this process plays, of those it is one of now. Statistics are the model's."""
+        here, size = hvd.rank(), hvd.size()
+        self.total = self.logical or self._emulated or size
+        if self.logical and size > self.total:
+            raise UsageError(
+                f"--logical-workers {self.total} for {size} processes: each plays one at least. Give {size} or more "
+                "logical workers, or fewer processes."
+            )
+        if not self.logical and self.total % size:
+            raise UsageError(
+                f"--emulate-workers {self.total} cannot be played by {size} processes: each plays as many. Give a "
+                f"multiple of {size}, or another -np."
+            )
+        self.ranks = shares(self.total, size)[here]
+        own = [{name: getattr(module, place) for module, place, name in self._slots}]  # the model's own
+        own += [own[0] if self.logical else _copies(own[0]) for _ in self.ranks[1:]]
+        self._workers = [EmulatedWorker(self, rank, theirs) for rank, theirs in zip(self.ranks, own, strict=True)]
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """A step begins, or begins again."""
+        for worker in self._workers:
+            worker.random = devices.seeded(worker_seed(self._seed, worker.rank, step), self.device)
+        if self.logical:
+            self._step = _LogicalStep(self.total, self._model, self._workers[0].statistics)
+
+    def switch(self, worker: EmulatedWorker | None) -> None:
+        """Another worker computes, or none any more."""
+        if self._step is not None:
+            self._step.switch(worker)
+
+    def count(self, samples: int, values: dict[str, Any]) -> None:
+        """Logical: metrics of the worker that has just computed."""
+        if self._step is not None:
+            self._step.metrics.add(samples, values)
+
+    def summed(self) -> Sums:
+        """Logical: all workers are done with the step. Puts the means of their gradients and statistics in place;
+        returns the sums of their metrics. All ranks call it together."""
+        assert self._step is not None
+        return self._step.end()
+
+    def __iter__(self) -> Iterator[EmulatedWorker]:
         return iter(self._workers)
 
     def __len__(self) -> int:
@@ -90,7 +122,7 @@ class Workers:
 
     def average(self) -> None:
         """Put the mean of all workers' statistics into the model. All ranks call it together."""
-        if not self._slots or self._averaged:
+        if not self._slots or self._averaged or self.logical:
             return
         self._averaged = True
         means = {}
@@ -117,58 +149,108 @@ class Workers:
     # ---- to keep ----
 
     def state(self) -> list[dict[str, Any]]:
-        """What belongs to every worker of the run, in order of rank; all ranks call it together."""
-        own = [{"random": worker.random, "statistics": worker.statistics} for worker in self._workers]
+        """What belongs to every worker of the run, in order of rank; all ranks call it together. Logical ones have
+        nothing of their own."""
+        own = [] if self.logical else [{"statistics": worker.statistics} for worker in self._workers]
         gathered: list[list[dict[str, Any]]] = hvd.allgather_object(own, name="hora.workers")
         return [state for states in gathered for state in states]
 
     def load_state(self, states: list[dict[str, Any]]) -> bool:
         """Go on from there, if it was as many workers; else each begins with the model's statistics, and False."""
+        if self.logical:
+            return True
         alike = len(states) == self.total
         for worker in self._workers:
             saved = states[worker.rank]["statistics"] if alike else {}
             for module, place, name in self._slots:
                 worker.statistics[name] = saved[name].to(self.device) if alike else getattr(module, place).clone()
-            if alike:
-                worker.random = states[worker.rank]["random"]
         self._averaged = True  # what was saved, and is in the model now, is the mean
         return alike
 
 
-class Worker:
+class EmulatedWorker:
     """One of them. ``with worker:`` is this worker computing; it may be entered any number of times in a step."""
 
-    def __init__(
-        self, workers: Workers, rank: int, random: list[torch.Tensor], statistics: dict[str, torch.Tensor]
-    ) -> None:
-        self._workers, self.rank = workers, rank
-        self.random, self.statistics = random, statistics
+    random: list[torch.Tensor]
 
-    def __enter__(self) -> Worker:
-        _set_random(self.random)  # also of the only one: others, such as data loaders, draw from the same generator
-        if len(self._workers) > 1:
+    def __init__(self, workers: EmulatedWorkers, rank: int, statistics: dict[str, torch.Tensor]) -> None:
+        self._workers, self.rank, self.statistics = workers, rank, statistics
+
+    def __enter__(self) -> EmulatedWorker:
+        self._workers.switch(self)
+        # Also of the only one: others, such as data loaders, draw from the same generator.
+        devices.set_random_state(self.random, self._workers.device)
+        if len(self._workers) > 1 and not self._workers.logical:
             self._workers._put(self.statistics)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.random = _random(self._workers.device)
+        self.random = devices.random_state(self._workers.device)
 
 
-# A stream's state is a list: the CPU's generator, and the GPU's if there is one.
+class _LogicalStep:
+    """One step of the logical workers of this process, which take it one after the other."""
+
+    def __init__(self, total: int, model: nn.Module, statistics: dict[str, torch.Tensor]) -> None:
+        self._total = total
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._statistics = statistics
+        self._before = _copies(statistics)  # what each worker begins the step with
+        self._sum = OrderedSum(total)
+        self._current: EmulatedWorker | None = None
+        self.metrics = Means()
+        self._names: list[str] = []
+
+    def switch(self, worker: EmulatedWorker | None) -> None:
+        """Take what the worker has that computed last; the next one finds everything as that one did."""
+        if worker is self._current:
+            return
+        if self._current is not None:
+            self._sum.add(self._current.rank, self._taken())
+            if worker is not None:
+                for name, tensor in self._before.items():
+                    self._statistics[name].copy_(tensor)
+        self._current = worker
+
+    @torch.no_grad()
+    def _taken(self) -> torch.Tensor:
+        sums = self.metrics.sums()
+        self.metrics.clear()
+        self._names = sorted(sums)
+        numbers = [number for name in self._names for number in sums[name]]
+        device = self._parameters[0].device
+        parts = [_flat(p.grad) if p.grad is not None else _zeros(p) for p in self._parameters]
+        parts += [_flat(tensor) for tensor in self._floats()]
+        parts.append(torch.tensor(numbers, dtype=torch.float32, device=device))
+        for parameter in self._parameters:
+            parameter.grad = None
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def end(self) -> Sums:
+        self.switch(None)
+        summed, at = self._sum.result(), 0
+        numbers = summed[len(summed) - 2 * len(self._names) :].tolist()
+        summed.div_(self._total)
+        for parameter in self._parameters:
+            parameter.grad = summed[at : at + parameter.numel()].view_as(parameter)
+            at += parameter.numel()
+        for tensor in self._floats():
+            tensor.copy_(summed[at : at + tensor.numel()].view_as(tensor))
+            at += tensor.numel()
+        return {name: (numbers[2 * i], int(numbers[2 * i + 1])) for i, name in enumerate(self._names)}
+
+    def _floats(self) -> list[torch.Tensor]:
+        return [tensor for tensor in self._statistics.values() if tensor.is_floating_point()]
 
 
-def _random(device: torch.device) -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _set_random(state: list[torch.Tensor]) -> None:
-    torch.set_rng_state(state[0])
-    if len(state) > 1 and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state[1])
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1)
 
 
-def _seeded(seed: int, device: torch.device) -> list[torch.Tensor]:
-    state = [torch.Generator().manual_seed(seed).get_state()]
-    if device.type == "cuda":
-        state.append(torch.Generator(device).manual_seed(seed).get_state())
-    return state
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)

@@ -1,4 +1,4 @@
-"""`hora lab calibrate`: measures this machine for `hora plan --calibration`; the work is in ``hora.lab.predict``."""
+"""`hora lab calibrate`: measures this machine for `hora plan --calibration`; the work is in ``hora.predict``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import say, waiting
+from hora.cli.progress import say, waiting
 
 __all__ = ["command"]
 
@@ -29,11 +29,9 @@ def command(model: str, np: int, rounds: int, out: Path) -> None:
 
     The network between hosts cannot be measured from one: give it to 'hora plan' as --link.
     """
-    from hora.checkpoint.whole import write_json
-    from hora.lab.bench.figures import time_text
-    from hora.lab.predict.calibrate import calibrate, estimate_s
-    from hora.lab.predict.forecast import duration_text
-    from hora.lab.timeline.words import rate_text, share_text, size_text
+    from hora.files import write_json
+    from hora.predict.calibrate import calibrate, estimate_s
+    from hora.text import duration_text, rate_text, share_text, size_text, time_text
 
     say(f"about {duration_text(estimate_s(rounds))} (a guess, for {np} free cores)")
     with waiting() as progress:
@@ -42,9 +40,9 @@ def command(model: str, np: int, rounds: int, out: Path) -> None:
     assert found.inside is not None and found.exposed is not None and found.jitter is not None  # all are measured
     for name, text in {
         "measured": found.about,
-        "step": f"{time_text(1e6 * found.compute_s)} of one worker with {found.batch} samples",
+        "step": f"{time_text(found.compute_s)} of one worker with {found.batch} samples",
         "gradients": f"{size_text(found.gradient_bytes)}, {share_text(found.exposed)} of moving them not hidden",
-        "inside a host": f"{rate_text(found.inside.bytes_per_s)}, {time_text(1e6 * found.inside.latency_s)} a turn",
+        "inside a host": f"{rate_text(found.inside.bytes_per_s)}, {time_text(found.inside.latency_s)} a turn",
         "scatter": f"{share_text(found.jitter)} of a step",
     }.items():
         click.echo(f"{name:<14} {text}")

@@ -5,32 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
 import click
 
-from hora.errors import UsageError
+from hora.cli.progress import say
+from hora.errors import EnvironmentUnfit, UsageError
 from hora.workloads import WORKLOADS, options_of
 
 if TYPE_CHECKING:
-    from hora.lab.records import Book
+    from rich.console import Console
 
-__all__ = [
-    "experiment_flags",
-    "folder_of",
-    "hosts_here",
-    "kept",
-    "label_flag",
-    "numbers",
-    "say",
-    "settings",
-    "waiting",
-    "write_json",
-]
+    from hora.lab.records import ExperimentWriter
+
+__all__ = ["ExperimentFlags", "experiment_flags", "numbers", "settings"]
 
 _LABEL = "hora.lab.label"
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _keep_label(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -38,46 +30,125 @@ def _keep_label(context: click.Context, parameter: click.Parameter, value: str |
 
 
 label_flag = click.option(
-    "--label", metavar="TEXT", expose_value=False, callback=_keep_label, help="A name of yours, for list and report."
+    "--label", metavar="TEXT", expose_value=False, callback=_keep_label, help="A name for the list and the report."
 )
 
 
-def experiment_flags(function: F) -> F:
-    """--set, --out, --resume, --runs and --json, which go to parameters of these names (``sets``, ``json_file``);
-    --label, which goes into the record (``kept``)."""
+class ExperimentFlags(NamedTuple):
+    """What was given with the flags that all experiments share."""
+
+    hosts: str
+    hostfile: str | None
+    out: Path | None
+    resume: Path | None
+    runs: Path
+    json_file: Path | None
+    sets: tuple[str, ...] = ()
+
+    def settings(self, workload: str) -> dict[str, Any]:
+        """The values of --set."""
+        return settings(workload, self.sets)
+
+    def where(self, workers: int = 1) -> str:
+        """The hosts that were given; without any, those of an allocation of several that this process is in. Refused if
+        they have no room for so many workers: the largest job would fail when all others are done."""
+        from hora.config import env
+        from hora.launch.planning.allocation import find_allocation
+        from hora.launch.planning.hosts import parse_hosts, read_hosts
+
+        hosts, hostfile = self.hosts, self.hostfile
+        if hosts and hostfile is not None:
+            raise UsageError(f"-H {hosts} and --hostfile {hostfile} both say where to run. Give one of them.")
+        allocation = None if hosts or hostfile is not None else find_allocation(env.environ())
+        if allocation is not None:
+            found = allocation.hosts
+        elif hosts or hostfile is not None:
+            found = parse_hosts(hosts) if hosts else read_hosts(None, hostfile, None)
+        else:
+            return ""
+        slots, listed = sum(host.slots for host in found), ",".join(f"{host.name}:{host.slots}" for host in found)
+        if workers > slots:
+            if allocation is not None:
+                raise EnvironmentUnfit(
+                    f"{workers} workers are more than this {allocation.system} allocation has tasks: {listed} has "
+                    f"{slots}. {allocation.more}, or measure up to {slots} workers. Nothing was started."
+                )
+            raise UsageError(
+                f"{workers} workers are more than the hosts have slots: {listed} has {slots}. Give the hosts more "
+                f"slots, or measure up to {slots} workers."
+            )
+        return "" if allocation is not None and len(found) < 2 else hosts or listed
+
+    def folder(self) -> Path | None:
+        """The folder that was asked for, whichever way."""
+        out, resume = self.out, self.resume
+        if out is not None and resume is not None and out != resume:
+            raise UsageError(f"--out {out} and --resume {resume} are two folders. Give one of them.")
+        if resume is not None and not (resume / "experiment.json").exists():
+            raise UsageError(
+                f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one."
+            )
+        return resume or out
+
+    @contextmanager
+    def book(self, kind: str, title: str, options: dict[str, Any]) -> Iterator[ExperimentWriter]:
+        """The record, with the label; says what to do next if the experiment is interrupted."""
+        from hora.lab import records
+
+        with records.experiment(kind, title, options, self.folder(), self.runs, sys.argv) as book:
+            if label := click.get_current_context().meta.get(_LABEL):
+                book.content.label = label
+                book.write()
+            try:
+                yield book
+            except KeyboardInterrupt:
+                say(f"hora: interrupted. What is done is kept; go on with the same command and --resume {book.folder}")
+                raise
+
+    def finish(self, book: ExperimentWriter, screen: Console) -> None:
+        """The notes, and what --json asks for: the experiment as it stands in its folder."""
+        from hora.files import write_json
+        from hora.lab.show import print_notes
+
+        print_notes(screen, [*book.notes, f"kept in {book.folder}"])
+        if self.json_file is not None:
+            write_json(self.json_file, book.content, "--json")
+
+
+def experiment_flags(*, sets: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The flags of an ``ExperimentFlags``, which goes to a parameter ``lab``; and --label, which goes into the
+    record."""
     folder = click.Path(file_okay=False, path_type=Path)
-    for option in (
+    options = [
         click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too."),
         click.option("--runs", type=folder, default=Path("runs"), show_default=True, help="Folder of all runs."),
-        click.option("--resume", type=folder, help="Go on with the experiment in this folder: what is done is kept."),
+        click.option("--resume", type=folder, help="Continue the experiment in this folder; finished trials are kept."),
         label_flag,
         click.option("--out", type=folder, help="Folder of the experiment.  [default: RUNS/lab/KIND-DATE-TIME]"),
         click.option(
             "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any option of 'hora train', by its name there."
         ),
-    ):
-        function = option(function)
-    return function
+        click.option("--hostfile", "-hostfile", metavar="FILE", help="File with lines 'host slots=N', instead of -H."),
+        click.option(
+            "-H", "--hosts", default="", metavar="h1:2,h2:2",
+            help="Hosts to run on.  [default: the allocation's, or this one]",
+        ),
+    ]  # fmt: skip
+    if not sets:
+        del options[5]
 
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            shared = {name: given.pop(name) for name in ExperimentFlags._fields if name in given}
+            function(lab=ExperimentFlags(**shared), **given)
 
-def folder_of(out: Path | None, resume: Path | None) -> Path | None:
-    """The folder that was asked for, whichever way."""
-    if out is not None and resume is not None and out != resume:
-        raise UsageError(f"--out {out} and --resume {resume} are two folders. Give one of them.")
-    if resume is not None and not (resume / "experiment.json").exists():
-        raise UsageError(f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one.")
-    return resume or out
+        made: Callable[..., None] = command
+        for option in options:
+            made = option(made)
+        return made
 
-
-def hosts_here(hosts: str) -> str:
-    """The hosts that were given; without any, those of an allocation of several that this process is in."""
-    from hora.config import env
-    from hora.launch.allocation import find_allocation
-
-    allocation = None if hosts else find_allocation(env.environ())
-    if allocation is None or len(allocation.hosts) < 2:
-        return hosts
-    return ",".join(f"{host.name}:{host.slots}" for host in allocation.hosts)
+    return add
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:
@@ -103,7 +174,7 @@ def numbers(text: str, flag: str) -> tuple[int, ...]:
 def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
     """What --set gives, by field name, with the types that the workload's options have.
 
-    >>> settings("mnist", ["lr=0.01", "save-every=0", "overwrite=true"])
+    >>> settings("mnist", ["lr=0.01", "save-every=0", "overwrite=yes"])
     {'lr': 0.01, 'save_every': 0.0, 'overwrite': True}
     >>> settings("mnist", ["speed=9"])
     Traceback (most recent call last):
@@ -123,51 +194,10 @@ def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--set {text}: there is no value in it. Write NAME=VALUE, such as --set lr=0.1.")
         if name not in fields:
             raise UsageError(f"--set {text}: {workload} has no option {word!r}. See 'hora train {workload} --help'.")
+        if hints[name] is bool or get_args(hints[name])[:1] == (bool,):
+            value = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(value.lower(), value)
         try:
             found[name] = msgspec.convert(value, hints[name], strict=False)
         except msgspec.ValidationError as error:
             raise UsageError(f"--set {text}: {error}. See 'hora train {workload} --help'.") from None
     return found
-
-
-@contextmanager
-def kept(book: Book) -> Iterator[None]:
-    """Keeps the label in the record, and says what to do next if the experiment is interrupted."""
-    if label := click.get_current_context().meta.get(_LABEL):
-        book.content.label = label
-        book.write()
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"hora: interrupted. What is done is kept; go on with the same command and --resume {book.folder}")
-        raise
-
-
-def say(line: str) -> None:
-    """Progress, on stderr, so that stdout has the table alone."""
-    click.echo(line, err=True)
-
-
-@contextmanager
-def waiting() -> Iterator[Callable[[str], None]]:
-    """What is done now, for something that takes long: on a terminal a line in its place, with the time since it began;
-    elsewhere a line each."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, highlight=False)
-    if not sys.stderr.isatty() or console.is_dumb_terminal:
-        yield say
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as drawn:
-        task = drawn.add_task("", total=None)
-        yield lambda line: drawn.update(task, description=line)
-
-
-def write_json(file: Path | None, book: Book) -> None:
-    """What --json asks for: the experiment as it stands in its folder."""
-    from hora.checkpoint import whole
-
-    if file is not None:
-        whole.write_json(file, book.content, "--json")

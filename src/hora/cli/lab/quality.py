@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, kept, numbers, say, settings, write_json
+from hora.cli.lab.flags import ExperimentFlags, experiment_flags, numbers
+from hora.cli.progress import say
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -30,10 +28,10 @@ __all__ = ["command"]
     metavar="FILE|study",
     help="For --minutes: predict the time of emulated workers, as 'hora plan'.",
 )
-@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one a core]")
+@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one per core]")
 @click.option("--threads", type=click.IntRange(1), help="Of each process.  [default: its share of the cores]")
 @click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
-@experiment_flags
+@experiment_flags()
 def command(
     workload: str,
     workers: str,
@@ -45,11 +43,7 @@ def command(
     processes: int | None,
     threads: int | None,
     keep_models: bool,
-    sets: tuple[str, ...],
-    out: Path | None,
-    resume: Path | None,
-    runs: Path,
-    json_file: Path | None,
+    lab: ExperimentFlags,
 ) -> None:
     """Train WORKLOAD on one worker and on many, and say whether the model gets worse and which remedy helps.
 
@@ -57,30 +51,33 @@ def command(
     (stepping, gradual5, gradual10) or with a quarter of the batch (reduced-batch). More workers
     than cores are emulated.
     """
-    from rich.console import Console
-
-    from hora.lab import records
-    from hora.lab.predict import calibration as known
     from hora.lab.quality import show
-    from hora.lab.quality.conduct import check_data
+    from hora.lab.quality.conduct import check_data, result_text
     from hora.lab.quality.factors import Recipe, parse_factors
     from hora.lab.quality.measure import check, measure, refuse_exact
-    from hora.lab.quality.trials import Setup, cells
-    from hora.lab.throughput.room import cores
-    from hora.lab.throughput.show import fitted, print_notes
+    from hora.lab.quality.trials import QualitySetup, cells, trials
+    from hora.lab.records.files import TRIALS
+    from hora.lab.show import console, fitted
+    from hora.lab.throughput.cores import cores
     from hora.lab.trial.cost import samples_in
+    from hora.lab.trial.parallel import run_parallel
+    from hora.launch.planning.hosts import parse_hosts
+    from hora.predict import calibration as known
     from hora.workloads import options_of
 
-    given = settings(workload, sets)
+    given = lab.settings(workload)
     check(workload)
     if epochs is not None and "epochs" in given:
         raise UsageError("--epochs and --set epochs were both given. Leave one out.")
-    setup = Setup(
+    where = lab.where(processes or 1)
+    given_hosts = parse_hosts(where) if where else ()
+    setup = QualitySetup(
         recipe=Recipe.of(workload, given, epochs),
         workers=tuple(sorted({1, *numbers(workers, "--workers")})),
         factors=parse_factors(factors),
         seeds=numbers(seeds, "--seeds"),
-        processes=processes or cores(),
+        processes=processes or (sum(host.slots for host in given_hosts) if given_hosts else cores()),
+        hosts=where,
         threads=threads,
         keep_models=keep_models,
         samples=samples_in(workload, options_of(workload).of(given).data_folder),
@@ -89,11 +86,8 @@ def command(
     limits = _minutes(minutes)
     if calibration is not None and not limits:
         raise UsageError("--calibration is for --minutes, which was not given. Give both, or neither.")
-    basis = None
-    if calibration is not None:
-        basis = known.study() if calibration == "study" else known.read(Path(calibration))
+    basis = None if calibration is None else known.named(calibration)
     check_data(workload, given)
-    folder = folder_of(out, resume)
     for cell in cells(setup):
         setup.recipe.options(cell.factor, cell.workers)  # refuses before anything starts
     title = f"{workload}: quality by workers and factor"
@@ -101,17 +95,18 @@ def command(
         "workload": workload, "workers": list(setup.workers), "factors": [f.name for f in setup.factors],
         "seeds": list(setup.seeds), "epochs": setup.recipe.epochs, "minutes": list(limits), "set": dict(given),
     }  # fmt: skip
-    with records.experiment("quality", title, options, folder, runs, sys.argv) as book, kept(book):
+    with lab.book("quality", title, options) as book:
+        if given_hosts:
+            run_parallel([each for _, _, each in trials(setup)], book.folder / TRIALS, given_hosts, say, result_text)
         measure(setup, book, say, minutes=limits, basis=basis)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(fitted(show.table(book.rows, title), console, ("time", "epoch", "top-5 %", "final %", "n")))
+    screen = console()
+    screen.print(fitted(show.table(book.rows, title), screen, ("time", "epoch", "top-5", "final", "n")))
     if (made := show.budgets(book.rows)) is not None:
-        console.print(made)
-    console.print()
-    show.print_findings(console, book.findings)
-    console.print()
-    print_notes(console, [*book.notes, f"kept in {book.folder}"])
-    write_json(json_file, book)
+        screen.print(made)
+    screen.print()
+    show.print_findings(screen, book.findings)
+    screen.print()
+    lab.finish(book, screen)
 
 
 def _minutes(text: str) -> tuple[float, ...]:

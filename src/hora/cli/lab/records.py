@@ -28,12 +28,13 @@ _FOLDER = click.Path(path_type=Path)
 def list_command(runs: Path, kind: str | None, number: int | None, json_file: Path | None) -> None:
     """What was run, newest first: runs of 'hora train' below RUNS, and experiments wherever they are."""
     from hora.lab.records import scan, show, summary
+    from hora.lab.show import console
 
     if not runs.is_dir():
         raise UsageError(f"there is no folder {runs}. Nothing was run from here yet, or give its folder with --runs.")
     entries = [entry for entry in scan(runs) if kind in (None, entry.kind)]
     lines, problems = summary.lines_of(entries[-number:] if number else entries)
-    show.print_list(show.console(), lines, runs)
+    show.print_list(console(), lines, runs)
     _finish(json_file, lines, problems)
 
 
@@ -44,14 +45,15 @@ def show_command(folder: Path, json_file: Path | None) -> None:
     """A run or an experiment: configuration, environment, results; the end of its log if it failed."""
     from hora.lab.records import show
     from hora.lab.records.files import Experiment, open_any
+    from hora.lab.show import console
 
     found = open_any(folder)
     problems = []
     try:
         if isinstance(found, Experiment):
-            show.print_experiment(show.console(), found, folder if folder.is_dir() else folder.parent)
+            show.print_experiment(console(), found, folder if folder.is_dir() else folder.parent)
         else:
-            show.print_run(show.console(), found)
+            show.print_run(console(), found)
     except BadData as error:  # all else has been shown
         problems.append(str(error))
     if isinstance(found, Experiment):
@@ -65,9 +67,10 @@ def show_command(folder: Path, json_file: Path | None) -> None:
 @click.argument("folders", type=_FOLDER, nargs=-1, required=True)
 @_JSON
 def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
-    """What differs between runs, or experiments of one kind, and what came of it; ratios are to the first."""
+    """What differs between runs, or experiments of one kind, and their results; ratios are to the first."""
     from hora.lab.records import compare, show
-    from hora.lab.records.files import Run, open_any
+    from hora.lab.records.files import RunFolder, open_any
+    from hora.lab.show import console
 
     if len(folders) < 2:
         raise UsageError(f"{folders[0]} alone cannot be compared. Give two folders or more.")
@@ -75,7 +78,7 @@ def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
     for folder in folders:
         try:
             record = open_any(folder)
-            if isinstance(record, Run):
+            if isinstance(record, RunFolder):
                 record.outcome()  # now, so that one that is not whole is left out
             found.append((folder, record))
         except BadData as error:
@@ -83,13 +86,13 @@ def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
     if len(found) < 2:
         raise BadData("\n".join([*problems, "Fewer than two are left to compare."]))
     made = compare.compare(found)
-    show.print_comparison(show.console(), made)
+    show.print_comparison(console(), made)
     _finish(json_file, made, problems)
 
 
 def _finish(json_file: Path | None, document: Any, problems: list[str]) -> None:
     """What --json asks for; then what could not be read, which makes the exit code 2."""
-    from hora.checkpoint.whole import write_json
+    from hora.files import write_json
 
     if json_file is not None:
         write_json(json_file, document, "--json")

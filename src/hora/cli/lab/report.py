@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
+from hora.cli.fit import fitted
 from hora.errors import BadData
 
 __all__ = ["command"]
@@ -18,8 +20,8 @@ __all__ = ["command"]
     show_default=True, help="The page.",
 )  # fmt: skip
 @click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the plots as SVG and PNG.  [default: beside the page, in NAME-plots]",
+    "--plots", "--figures", "plots", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the plots as SVG, PNG, PDF and CSV.  [default: beside the page, in NAME-plots]",
 )  # fmt: skip
 @click.option("--title", default="", help="Of the page.  [default: that of the experiment]")
 def command(runs: tuple[Path, ...], page: Path, plots: Path | None, title: str) -> None:
@@ -32,10 +34,8 @@ def command(runs: tuple[Path, ...], page: Path, plots: Path | None, title: str) 
     from hora.lab.report.write import write
 
     made = write(runs or (Path("runs"),), page, plots, title)
-    for words in made.words:
-        click.echo(words)
-    click.echo(
-        f"Wrote {made.page}" + (f" and {len(made.plots)} files in {made.plots[0].parent}." if made.plots else ".")
-    )
+    files = f" and {len(made.plots)} files in {made.plots[0].parent}." if made.plots else "."
+    for words in (*made.words, f"Wrote {made.page}{files}"):
+        click.echo(fitted(words, sys.stdout))
     if made.problems:
         raise BadData("\n".join(made.problems))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, hosts_here, kept, numbers, say, settings, write_json
+from hora.cli.lab.flags import ExperimentFlags, experiment_flags, numbers
+from hora.cli.progress import say
 
 if TYPE_CHECKING:
     from hora.lab.scaling.series import Mode
@@ -35,15 +34,17 @@ __all__ = ["command"]
     "--transport", type=click.Choice(["auto", "shm", "gloo", "mpi"]), default="auto", show_default=True,
     help="What carries gradients.",
 )  # fmt: skip
+@click.option("--strategies", default="hora", show_default=True, metavar="NAME,…", help="hora, ddp: who averages.")
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
 @click.option(
     "--pauses", is_flag=True, help="Measure validation and checkpoints too, in one more run of the largest job."
 )
 @click.option(
-    "-H", "--hosts", default="", metavar="h1:2,h2:2", help="Hosts to run on.  [default: the allocation's, or this one]"
-)
-@experiment_flags
+    "--try/--no-try", "try_advice", default=True, show_default=True,
+    help="Try the first advice in one more run, if options can follow it, and say what it gained.",
+)  # fmt: skip
+@experiment_flags()
 def command(
     workload: str,
     workers: str,
@@ -52,64 +53,68 @@ def command(
     threads: int | None,
     inter: int | None,
     transport: str,
+    strategies: str,
     steps: int,
     repeats: int,
     pauses: bool,
-    hosts: str,
-    sets: tuple[str, ...],
-    out: Path | None,
-    resume: Path | None,
-    runs: Path,
-    json_file: Path | None,
+    try_advice: bool,
+    lab: ExperimentFlags,
 ) -> None:
     """Measure how WORKLOAD scales, and say what limits it, what to change and what that would gain.
 
-    Beside every worker count stand the limit, the same processes without communication, and in step, the same but
-    meeting once a step: by turns in the same processes, so that waiting is told from moving. The verdict on the largest
-    also uses a short run with a timeline.
+    Every worker count is shown beside the limit, the same processes without communication, and in step, the same but
+    meeting once a step: by turns in the same processes, so that waiting and moving are separated. The verdict on the
+    largest also uses a short run with a timeline, and its first advice is tried.
     """
-    from rich.console import Console
-
-    from hora.lab import records
     from hora.lab.scaling import measure, show
     from hora.lab.scaling.series import series
-    from hora.lab.throughput.grid import Job
-    from hora.lab.throughput.room import survey
-    from hora.lab.throughput.show import print_notes
+    from hora.lab.show import console, fitted
+    from hora.lab.throughput.cores import survey
+    from hora.lab.throughput.grid import GridSetup
+    from hora.lab.throughput.strategies import parse
 
-    options, hosts = settings(workload, sets), hosts_here(hosts)
-    job = Job(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
-    counts = numbers(workers, "--workers")
+    counts, contenders = numbers(workers, "--workers"), parse(strategies)
+    options, hosts = lab.settings(workload), lab.where(max(counts))
+    job = GridSetup(workload=workload, steps=steps, repeats=repeats, options=options, inter_threads=inter, hosts=hosts)
     batch = batch or job.batch()
-    room = survey(max(counts), hosts)
-    threads = threads or room.threads
+    fullest_host = survey(max(counts), hosts)
+    threads = threads or fullest_host.threads
     modes: tuple[Mode, ...] = (
         ("strong",) if chosen == "strong" else ("weak", "strong") if chosen == "both" else ("weak",)
     )
     wanted = [
-        series(mode, counts, batch, threads, transport=transport, cores=room.cores, crowd=room.workers)
+        series(
+            mode,
+            counts,
+            batch,
+            threads,
+            transport=transport,
+            strategy=strategy,
+            cores=fullest_host.cores,
+            crowd=fullest_host.workers,
+            beside=strategy != "hora" and "hora" in contenders,
+        )
         for mode in modes
+        for strategy in contenders
     ]
-    for size in {point.batch for each in wanted for point in each.all_points}:
-        job.check(batch=size, max_steps=steps)
+    for point in {point for each in wanted for point in each.all_points}:
+        job.check(batch=point.batch, max_steps=steps, strategy=point.strategy)
     given = {"workload": workload, "workers": counts, "modes": modes, "batch": batch, "threads": threads,
-             "inter": inter, "transport": transport, "steps": steps, "repeats": repeats, "pauses": pauses,
-             "hosts": hosts, "set": options}  # fmt: skip
-    folder = folder_of(out, resume)
-    with records.experiment("scaling", f"{workload}: scaling", given, folder, runs, sys.argv) as book, kept(book):
-        measure.measure(job, wanted, book, say, room, pauses=pauses)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+             "inter": inter, "transport": transport, "strategies": contenders, "steps": steps, "repeats": repeats,
+             "pauses": pauses, "try": try_advice, "hosts": hosts, "set": options}  # fmt: skip
+    with lab.book("scaling", f"{workload}: scaling", given) as book:
+        measure.measure(job, wanted, book, say, fullest_host, pauses=pauses, try_advice=try_advice)
+    screen = console()
     for mode in modes:
         rows = [row for row in book.rows if row["mode"] == mode]
-        console.print(show.table(rows, _title(workload, mode, threads)))
+        screen.print(fitted(show.table(rows, _title(workload, mode, threads)), screen, show.EXPENDABLE))
         for line in show.headlines(rows):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if rows:
-            show.print_waterfall(console, rows[-1])
-        show.print_findings(console, [finding for finding in book.findings if finding["mode"] == mode])
-        console.print()
-    print_notes(console, [*book.notes, f"kept in {book.folder}"])
-    write_json(json_file, book)
+            screen.print(line, highlight=False, markup=False, soft_wrap=True)
+        if told := [row for row in rows if row["strategy"] == "hora"]:
+            show.print_waterfall(screen, told[-1])
+        show.print_findings(screen, [finding for finding in book.findings if finding["mode"] == mode])
+        screen.print()
+    lab.finish(book, screen)
 
 
 def _title(workload: str, mode: Mode, threads: int) -> str:

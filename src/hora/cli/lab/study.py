@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from hora.cli.lab.flags import folder_of, kept, label_flag, say, write_json
+from hora.cli.lab.flags import ExperimentFlags, experiment_flags
+from hora.cli.progress import say
 from hora.errors import UsageError
 
 __all__ = ["command"]
@@ -20,49 +20,49 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--data", type=_FOLDER, help="Folder of MNIST.  [default: data/mnist if it is there; if not, digits are generated]"
 )
-@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one a core]")
-@click.option("--out", type=_FOLDER, help="Folder of the experiment.  [default: RUNS/lab/study-DATE-TIME]")
-@click.option("--resume", type=_FOLDER, help="Go on with the study in this folder: what is done is kept.")
-@click.option("--runs", type=_FOLDER, default=Path("runs"), show_default=True, help="Folder of all runs.")
-@label_flag
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too.")
+@click.option(
+    "--strategies", default="hora,ddp", show_default=True, metavar="NAME,…",
+    help="Who averages gradients in experiments 1 to 3; those on quality are Hora's.",
+)  # fmt: skip
+@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one per core]")
+@experiment_flags(sets=False)
 def command(
     quick: bool,
     data: Path | None,
+    strategies: str,
     processes: int | None,
-    out: Path | None,
-    resume: Path | None,
-    runs: Path,
-    json_file: Path | None,
+    lab: ExperimentFlags,
 ) -> None:
     """Run the reference study's nine experiments in miniature, and answer its three questions beside its tables.
 
     Throughput on as many workers as there are cores, more of them predicted; quality on up to 32, emulated. About five
     minutes with --quick, three quarters of an hour without, on two free cores; what is done is kept if it is stopped.
     """
-    from rich.console import Console
-
-    from hora.lab import records
+    from hora.lab.show import console, fitted
     from hora.lab.study import show
     from hora.lab.study.measure import measure
     from hora.lab.study.scale import FULL, QUICK
-    from hora.lab.throughput.room import cores
-    from hora.lab.throughput.show import fitted, print_notes
+    from hora.lab.throughput.cores import cores
+    from hora.lab.throughput.strategies import parse
+    from hora.launch.planning.hosts import parse_hosts
 
     source = data or (Path("data/mnist") if Path("data/mnist").is_dir() else None)
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data}: there is no such folder. Give MNIST's, or leave it out to generate digits.")
-    scale, most = QUICK if quick else FULL, processes or cores()
-    options = {"scale": scale.name, "data": str(source or "generated"), "processes": most}
+    where = lab.where()
+    slots = sum(host.slots for host in parse_hosts(where)) if where else cores()
+    scale, most = QUICK if quick else FULL, processes or slots
+    contenders = parse(strategies)
+    options = {"scale": scale.name, "data": str(source or "generated"), "processes": most, "strategies": contenders,
+               "hosts": where}  # fmt: skip
     title = f"the reference study in miniature ({scale.name})"
-    with records.experiment("study", title, options, folder_of(out, resume), runs, sys.argv) as book, kept(book):
-        measure(scale, source, most, book, say)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(fitted(show.speed_table(book.rows), console, ("steady", "study's", "batch")))
-    console.print()
-    console.print(fitted(show.quality_table(book.rows), console, ("min", "top-5 %", "epoch", "study's lr")))
-    console.print()
-    show.print_answers(console, book.findings)
-    console.print()
-    print_notes(console, [*book.notes, f"kept in {book.folder}"])
-    write_json(json_file, book)
+    with lab.book("study", title, options) as book:
+        measure(scale, source, most, book, say, contenders, where)
+    screen = console()
+    screen.print(fitted(show.speed_table(book.rows), screen, ("steady", "study's", "batch")))
+    screen.print()
+    screen.print(fitted(show.quality_table(book.rows), screen, ("min", "top-5", "epoch", "study's lr")))
+    screen.print()
+    show.print_answers(screen, book.findings)
+    screen.print()
+    lab.finish(book, screen)

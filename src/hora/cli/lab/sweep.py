@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hora.cli.lab.flags import experiment_flags, folder_of, kept, say, settings, write_json
+from hora.cli.lab.flags import ExperimentFlags, experiment_flags
+from hora.cli.progress import say
 from hora.errors import UsageError
+
+if TYPE_CHECKING:
+    from hora.lab.sweep.measure import SweepSetup
+    from hora.lab.sweep.search import Search
 
 __all__ = ["command"]
 
@@ -26,8 +31,11 @@ __all__ = ["command"]
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Of every run; may be swept too.")
 @click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: its share of the cores]")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of TPE's proposals.")
+@click.option(
+    "--task", type=click.IntRange(0), metavar="N", help="Only point N of --grid, from 0: a task of a job array."
+)
 @click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
-@experiment_flags
+@experiment_flags()
 def command(
     workload: str,
     grid: str | None,
@@ -39,37 +47,35 @@ def command(
     workers: int,
     threads: int | None,
     seed: int,
+    task: int | None,
     keep_models: bool,
-    sets: tuple[str, ...],
-    out: Path | None,
-    resume: Path | None,
-    runs: Path,
-    json_file: Path | None,
+    lab: ExperimentFlags,
 ) -> None:
     """Train WORKLOAD with many configurations, and keep the table.
 
     Any option of 'hora train WORKLOAD' can be searched, by its name there, and the number of workers. What does not fit
     into memory, diverges or fails is a line of the table; larger batches than one that did not fit are left out. With
-    --resume DIR a sweep goes on where it was, whatever ended it.
+    --resume DIR a sweep continues where it was, whatever ended it.
     """
-    from rich.console import Console
-
-    from hora.lab import records
-    from hora.lab.quality.conduct import check_data
+    from hora.lab.quality.conduct import check_data, result_text
+    from hora.lab.records.files import TRIALS
+    from hora.lab.show import console, fitted
     from hora.lab.sweep import show
-    from hora.lab.sweep.measure import USUAL_METRICS, Setup, is_highest_best, measure
-    from hora.lab.sweep.search import Grid, Search, Tpe
+    from hora.lab.sweep.measure import USUAL_METRICS, SweepSetup, is_highest_best, measure, trial_of
+    from hora.lab.sweep.search import Grid, Tpe
     from hora.lab.sweep.space import Dimension, check_point, corners, grid_points, parse_grid, parse_ranges
-    from hora.lab.throughput.show import fitted, print_notes
+    from hora.lab.trial.parallel import run_parallel
+    from hora.launch.planning.hosts import parse_hosts
 
-    fixed = settings(workload, sets)
+    fixed = lab.settings(workload)
     if epochs is not None:
         fixed["epochs"] = epochs
     name = metric or USUAL_METRICS[workload]
     highest = is_highest_best(name) if goal is None else goal == "highest"
-    setup = Setup(
+    where = lab.where(workers)
+    setup = SweepSetup(
         workload=workload, fixed=fixed, metric=name, highest=highest, workers=workers, threads=threads,
-        keep_models=keep_models,
+        keep_models=keep_models, hosts=where,
     )  # fmt: skip
     check_point(workload, fixed, {})
     search: Search
@@ -94,16 +100,38 @@ def command(
     if twice := sorted(set(swept) & set(fixed)):
         raise UsageError(f"{twice[0]} is fixed and searched at once. Leave it out of one of them.")
     check_data(workload, fixed)
-    folder = folder_of(out, resume)
     title = f"{workload}: sweep over {', '.join(swept)}"
     options = {
         "workload": workload, "grid": grid, "tpe": tpe, "range": list(ranges), "metric": name, "highest": highest,
         "swept": swept, "set": dict(fixed), "workers": workers, "seed": seed,
     }  # fmt: skip
-    with records.experiment("sweep", title, options, folder, runs, sys.argv) as book, kept(book):
+    if task is not None:
+        _one(setup, search, task, lab.folder())
+        return
+    with lab.book("sweep", title, options) as book:
+        if where and isinstance(search, Grid):
+            wanted = [trial_of(setup, name, point) for name, point in search.points()]
+            run_parallel(wanted, book.folder / TRIALS, parse_hosts(where), say, result_text)
         measure(setup, search, book, say)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(fitted(show.table(book.rows, swept, name, title), console, ("time", "images/s", "peak lr")))
-    console.print()
-    print_notes(console, [*book.notes, f"kept in {book.folder}"])
-    write_json(json_file, book)
+    screen = console()
+    screen.print(fitted(show.table(book.rows, swept, name, title), screen, ("time", "images/s", "peak lr")))
+    screen.print()
+    lab.finish(book, screen)
+
+
+def _one(setup: SweepSetup, search: Search, task: int, folder: Path | None) -> None:
+    """Run one point where the whole sweep will find it: beside the other tasks, which do the same."""
+    from hora.lab import trial
+    from hora.lab.quality.conduct import result_text
+    from hora.lab.records.files import TRIALS
+    from hora.lab.sweep.measure import trial_of
+    from hora.lab.sweep.search import Grid
+
+    if folder is None or not isinstance(search, Grid):
+        raise UsageError("--task is of a --grid whose tasks share a folder. Give both, and --out DIR.")
+    points = list(search.points())
+    if task >= len(points):
+        raise UsageError(f"--task {task}: the grid has {len(points)} points, 0 to {len(points) - 1}. Give one of them.")
+    name, point = points[task]
+    outcome = trial.run(trial_of(setup, name, point), folder / TRIALS / name)
+    say(f"{task + 1}/{len(points)} {name}: {result_text(outcome)}; when all are done, the table: --resume {folder}")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hora.data.idx import write_idx
 from hora.data.make.generate import Made, generate, over_processes, part_rng
-from hora.data.once import Teller
+from hora.data.once import StatusReporter
 from hora.errors import UsageError
 
 __all__ = ["draw_digits", "make_digits"]
@@ -93,7 +93,7 @@ def make_digits(
     size: int = 28,
     seed: int = 42,
     jobs: int = 1,
-    teller: Teller | None = None,
+    reporter: StatusReporter | None = None,
 ) -> Made:
     """Write ``samples`` digits to train on and ``test`` to test on, ``size`` pixels wide and high.
 
@@ -109,7 +109,7 @@ def make_digits(
     if not 8 <= size <= 512:
         raise UsageError(f"size={size} pixels: digits are drawn from 8 to 512 pixels wide.")
 
-    def fill(folder: Path, teller: Teller) -> None:
+    def fill(folder: Path, reporter: StatusReporter) -> None:
         splits = (("train", samples), ("t10k", test))
         parts = [(split, number) for split, (_, count) in enumerate(splits) for number in range(-(-count // PART))]
         done = 0
@@ -121,14 +121,14 @@ def make_digits(
                     last = min(count, first + PART)
                     images[first:last], labels[first:last] = some[: last - first], labelled[: last - first]
                     done += last - first
-                    teller.progress("drawing digits", done, samples + test, "images")
+                    reporter.progress("drawing digits", done, samples + test, "images")
                 write_idx(folder / f"{name}-images-idx3-ubyte", images)
                 write_idx(folder / f"{name}-labels-idx1-ubyte", labels)
 
     facts = {
         "generator": "digits", "revision": _REVISION, "seed": seed, "samples": samples, "test": test, "size": size,
     }  # fmt: skip
-    return generate(folder, fill, facts, nbytes=(samples + test) * (size * size + 1), teller=teller)
+    return generate(folder, fill, facts, nbytes=(samples + test) * (size * size + 1), reporter=reporter)
 
 
 def _draw(size: int, seed: int, part: tuple[int, int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from hora.data.generated import MARK, generated_facts, mark_generated
-from hora.data.once import Silent, Teller, Turn, size_text, turn, whole
+from hora.data.once import FolderLock, NoStatus, StatusReporter, folder_lock, whole
 from hora.errors import BadData, EnvironmentUnfit, UsageError
+from hora.text import size_text
 
 __all__ = ["Made", "generate", "over_processes", "part_rng"]
 
@@ -47,11 +48,11 @@ class Made(NamedTuple):
 
 def generate(
     folder: Path,
-    fill: Callable[[Path, Teller], object],
+    fill: Callable[[Path, StatusReporter], object],
     facts: dict[str, Any],
     *,
     nbytes: int,
-    teller: Teller | None = None,
+    reporter: StatusReporter | None = None,
     wait_s: float = 3600.0,
 ) -> Made:
     """Let ``fill`` write a data set of about ``nbytes``, and mark it with ``facts``, which say all that it depends on.
@@ -59,7 +60,7 @@ def generate(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     for _ in range(2):
-    ...         made = generate(Path(place) / "ones", lambda folder, teller: (folder / "a").write_bytes(b"1"),
+    ...         made = generate(Path(place) / "ones", lambda folder, reporter: (folder / "a").write_bytes(b"1"),
     ...                         {"generator": "ones", "seed": 1}, nbytes=1)
     ...         made.there, sorted(path.name for path in made.folder.iterdir())
     (False, ['GENERATED.json', 'a'])
@@ -67,7 +68,7 @@ def generate(
     """
     started = time.monotonic()
     folder = folder.absolute()
-    with turn(folder, wait_s=wait_s, teller=teller or Silent()) as mine:
+    with folder_lock(folder, wait_s=wait_s, reporter=reporter or NoStatus()) as mine:
         there = _is_there(folder, facts)
         if not there:
             _fill(folder, fill, facts, nbytes, mine)
@@ -157,7 +158,9 @@ def _is_there(folder: Path, facts: dict[str, Any]) -> bool:
     )
 
 
-def _fill(folder: Path, fill: Callable[[Path, Teller], object], facts: dict[str, Any], nbytes: int, mine: Turn) -> None:
+def _fill(
+    folder: Path, fill: Callable[[Path, StatusReporter], object], facts: dict[str, Any], nbytes: int, mine: FolderLock
+) -> None:
     free = shutil.disk_usage(folder.parent).free
     if nbytes > free:
         raise _no_room(folder, nbytes, free)

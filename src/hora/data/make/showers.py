@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hora.data.make.generate import Made, generate, over_processes, part_rng
-from hora.data.once import Teller
+from hora.data.once import StatusReporter
 from hora.data.showers import CELLS, EVENTS_PER_FILE, write_showers
 from hora.errors import UsageError
 
@@ -59,7 +59,7 @@ def make_showers(
     per_file: int = EVENTS_PER_FILE,
     seed: int = 42,
     jobs: int = 1,
-    teller: Teller | None = None,
+    reporter: StatusReporter | None = None,
 ) -> Made:
     """Write ``samples`` showers of 10 to 500 GeV, ``per_file`` in each of the files ``EleEscan_0001.h5`` and so on.
 
@@ -72,7 +72,7 @@ def make_showers(
     if samples < 1 or per_file < 1:
         raise UsageError(f"{samples} samples, {per_file} a file: there must be at least one of each.")
 
-    def fill(folder: Path, teller: Teller) -> None:
+    def fill(folder: Path, reporter: StatusReporter) -> None:
         counts = [min(per_file, samples - first) for first in range(0, samples, per_file)]
         parts = [(file, number) for file, count in enumerate(counts) for number in range(-(-count // PART))]
         done = 0
@@ -85,11 +85,11 @@ def make_showers(
                     cut = slice(min(PART, count - first))
                     ecal[place], hcal[place], energy[place] = some.ecal[cut], some.hcal[cut], some.energy[cut]
                     done += cut.stop
-                    teller.progress("making showers", done, samples, "events")
+                    reporter.progress("making showers", done, samples, "events")
                 write_showers(folder / f"EleEscan_{file:04d}.h5", ecal, energy, hcal)
 
     facts = {"generator": "showers", "revision": _REVISION, "seed": seed, "samples": samples, "per_file": per_file}
-    return generate(folder, fill, facts, nbytes=samples * _BYTES, teller=teller)
+    return generate(folder, fill, facts, nbytes=samples * _BYTES, reporter=reporter)
 
 
 def expected_ecal(energy: npt.ArrayLike) -> _Doubles:

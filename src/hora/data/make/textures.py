@@ -1,4 +1,5 @@
-"""Textured images of many classes: JPEG folders in ImageNet's layout, TFRecord or tar shards of them, or CIFAR's files.
+"""Textured images of many classes: JPEG folders in ImageNet's layout, TFRecord or tar shards of them, CIFAR's files,
+or the archives that ImageNet is published in.
 
 A class is a combination of a motif, the hue of its foreground, how far it is turned and how much of it is filled; none
 of these alone tells it. Images differ in size, position, scale, background, light and noise, and things lie on them.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,21 +18,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.checkpoint.whole import replacing
 from hora.data import jpeg
 from hora.data.cifar import TEST_FILE, TRAIN_FILES, write_cifar
 from hora.data.make.generate import Made, generate, over_processes, part_rng
-from hora.data.once import Teller
+from hora.data.make.tars import pack
+from hora.data.once import StatusReporter
 from hora.data.shards import shares, write_classes
 from hora.data.source import Sample
 from hora.data.tar import write_tar
 from hora.data.tfrecord import shard_name, write_tfrecord
 from hora.errors import UsageError
+from hora.files import replacing
 
 __all__ = ["FORMATS", "MOST_CLASSES", "Format", "Look", "class_name", "draw_texture", "looks", "make_textures"]
 
-Format = Literal["folder", "tfrecord", "tar", "cifar"]
-FORMATS = ("folder", "tfrecord", "tar", "cifar")
+Format = Literal["folder", "tfrecord", "tar", "cifar", "tars"]
+FORMATS = ("folder", "tfrecord", "tar", "cifar", "tars")
 MOST_CLASSES = 1000
 
 _REVISION = 1  # of what is drawn: data of another one is other data
@@ -63,7 +66,7 @@ def make_textures(
     format: Format = "folder",
     seed: int = 42,
     jobs: int = 1,
-    teller: Teller | None = None,
+    reporter: StatusReporter | None = None,
 ) -> Made:
     """Write ``samples`` images to train on and ``val`` to validate with, their shorter side about ``size`` pixels.
 
@@ -74,22 +77,27 @@ def make_textures(
     ['val/n90000000/n90000000_0000000.JPEG', 'val/n90000001/n90000001_0000001.JPEG']
     """
     _check(samples, val, classes, size, format)
-    task = _Task(seed, classes, _CIFAR_SIZE if format == "cifar" else size, format)
+    drawn = "folder" if format == "tars" else format
+    task = _Task(seed, classes, _CIFAR_SIZE if format == "cifar" else size, drawn)
     bytes_each = 3 * _CIFAR_SIZE**2 if format == "cifar" else size * size
 
-    def fill(folder: Path, teller: Teller) -> None:
-        if format != "folder":
+    def fill(folder: Path, reporter: StatusReporter) -> None:
+        if drawn != "folder":
             write_classes(folder, [class_name(label) for label in range(classes)])
         parts, done = [*task.parts("train", samples), *task.parts("val", val)], 0
         for made in over_processes(functools.partial(_write, task, folder), parts, jobs):
             done += made
-            teller.progress("drawing textures", done, samples + val, "images")
+            reporter.progress("drawing textures", done, samples + val, "images")
+        if format == "tars":
+            pack(folder, [class_name(label) for label in range(classes)], seed)
+            for split in _SPLITS:
+                shutil.rmtree(folder / split)
 
     facts = {
         "generator": "textures", "revision": _REVISION, "seed": seed, "samples": samples, "val": val,
         "classes": classes, "size": task.size, "format": format,
     }  # fmt: skip
-    return generate(folder, fill, facts, nbytes=(samples + val) * bytes_each, teller=teller)
+    return generate(folder, fill, facts, nbytes=(samples + val) * bytes_each, reporter=reporter)
 
 
 def class_name(label: int) -> str:

@@ -24,6 +24,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         verbose: 1 to say when it is saved.
         mode: "min" or "max": what is better; "auto" goes by the metric.
         save_freq: "epoch", or a number of batches.
+        save_weights_only: Leave out the optimizer and the structure of the model; the file ends in .weights.h5 then.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         verbose: int = 0,
         mode: str = "auto",
         save_freq: str | int = "epoch",
+        save_weights_only: bool = False,
     ) -> None:
+        later = "later.weights.h5" if save_weights_only else "later.keras"
         super().__init__(
-            filepath="later.keras" if filepath is None else filepath, monitor=monitor, verbose=verbose,
-            save_best_only=True, save_weights_only=False, mode=mode, save_freq=save_freq,
+            filepath=later if filepath is None else filepath, monitor=monitor, verbose=verbose, save_best_only=True,
+            save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
         )  # fmt: skip
         self.filepath: str | None = None if filepath is None else str(filepath)
 

@@ -10,8 +10,7 @@ import numpy as np
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import MismatchError
 from hora.ops import host
-from hora.ops.resolve import Reduction
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp, Reduction
 
 __all__ = ["MetricAverageCallback"]
 
@@ -38,7 +37,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         own = np.array([float(logs[name]) for name in names])
         try:
             how = Reduction(ReduceOp.AVERAGE)
-            (averages,) = host.allreduce([own], how, "keras.metrics", self.process_set).result()
+            (averages,) = host.allreduce([own], how, "keras.metrics", self.process_set).wait()
         except MismatchError as error:
             error.add_note(
                 f"MetricAverageCallback: this rank's metrics are {', '.join(names)}. All ranks need the same."

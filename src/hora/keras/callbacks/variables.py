@@ -53,3 +53,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _broadcast(self) -> None:
         broadcast_model(self.model, self.root_rank, self.process_set, self.local_variables)
         self.broadcast_done = True
+
+    def register_local_var(self, var: Any) -> None:
+        """Let every rank keep its own value of this variable."""
+        self.local_variables.append(var)

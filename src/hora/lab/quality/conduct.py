@@ -10,10 +10,10 @@ import msgspec
 
 from hora.errors import BadData, UsageError
 from hora.lab import trial as trials
-from hora.lab.predict.forecast import duration_text
 from hora.lab.quality.curves import learned
-from hora.lab.records import Book
-from hora.lab.trial import Outcome, Trial
+from hora.lab.records import ExperimentWriter
+from hora.lab.trial import Trial, TrialOutcome
+from hora.text import duration_text
 from hora.workloads import options_of
 
 __all__ = ["Say", "check_data", "conduct", "has_diverged", "result_text", "state_of"]
@@ -37,10 +37,10 @@ def check_data(workload: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def has_diverged(outcome: Outcome) -> bool:
+def has_diverged(outcome: TrialOutcome) -> bool:
     """Whether it ended because a loss or a gradient was not a number.
 
-    >>> ended = Outcome(trial=Trial(name="a", workload="mnist"), state="failed", folder="",
+    >>> ended = TrialOutcome(trial=Trial(name="a", workload="mnist"), state="failed", folder="",
     ...                 error="step 8: loss is nan on rank 0. The run ends here (HORA_NONFINITE=stop)")
     >>> has_diverged(ended)
     True
@@ -48,17 +48,17 @@ def has_diverged(outcome: Outcome) -> bool:
     return outcome.state == "failed" and "HORA_NONFINITE" in outcome.error
 
 
-def state_of(outcome: Outcome) -> str:
+def state_of(outcome: TrialOutcome) -> str:
     """As the tables say it: done, diverged, out of memory, failed, timeout, interrupted."""
     return "diverged" if has_diverged(outcome) else outcome.state
 
 
-def conduct(book: Book, trial: Trial) -> Outcome:
+def conduct(book: ExperimentWriter, trial: Trial) -> TrialOutcome:
     """Run a trial, unless it was run before: one that diverged would do so again."""
     return _diverged_before(book, trial) or book.run(trial)
 
 
-def _diverged_before(book: Book, trial: Trial) -> Outcome | None:
+def _diverged_before(book: ExperimentWriter, trial: Trial) -> TrialOutcome | None:
     try:
         outcome = trials.load(book.folder / "trials" / trial.name)
     except BadData:
@@ -67,7 +67,7 @@ def _diverged_before(book: Book, trial: Trial) -> Outcome | None:
     return outcome if same and has_diverged(outcome) else None
 
 
-def result_text(outcome: Outcome) -> str:
+def result_text(outcome: TrialOutcome) -> str:
     """What came of it, in a few words."""
     if not outcome.done:
         return state_of(outcome)

@@ -16,7 +16,7 @@ import msgspec
 from hora.errors import UsageError
 from hora.schedule import parse_decay, parse_warmup
 from hora.schedule.decay import Decay
-from hora.workloads import WORKLOADS, Options, options_of
+from hora.workloads import WORKLOADS, WorkloadOptions, options_of
 
 __all__ = ["BASELINE", "FACTORS", "STUDY_EPOCHS", "Factor", "Recipe", "parse_factors", "scaled_decay"]
 
@@ -146,7 +146,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         made.options(BASELINE, 1)
         return made
 
-    def options(self, factor: Factor, workers: int) -> Options:
+    def options(self, factor: Factor, workers: int) -> WorkloadOptions:
         """Of `hora train`, for so many workers by that factor.
 
         >>> recipe = Recipe.of("imagenet", {}, 9)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.lab.predict.calibration import Basis
 from hora.lab.quality import rows as table
 from hora.lab.quality.conduct import Say, conduct, has_diverged, result_text
-from hora.lab.quality.trials import Cell, Setup, cells, plan_of, processes_for, trials, twins
+from hora.lab.quality.trials import FactorCase, QualitySetup, cells, plan_of, processes_for, trials, twins
 from hora.lab.quality.verdict import findings
-from hora.lab.records import Book
+from hora.lab.records import ExperimentWriter
 from hora.lab.records.progress import Progress
+from hora.lab.throughput.cores import LoadMonitor
 from hora.lab.throughput.measure import failures
-from hora.lab.throughput.room import Watch
-from hora.lab.timeline.words import plural
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
+from hora.predict.calibration import Basis
+from hora.text import plural
 
 __all__ = ["LEARNING", "check", "measure", "step_time"]
 
@@ -31,7 +31,7 @@ def check(workload: str) -> None:
         )
 
 
-def refuse_exact(setup: Setup) -> None:
+def refuse_exact(setup: QualitySetup) -> None:
     """Refuse warm-ups that were given in epochs and are shorter than a step, or the same as another."""
     for cell, same in twins(setup).items():
         if cell.factor.warmup:
@@ -41,7 +41,7 @@ def refuse_exact(setup: Setup) -> None:
             )
 
 
-def _why(setup: Setup, cell: Cell, same: str) -> str:
+def _why(setup: QualitySetup, cell: FactorCase, same: str) -> str:
     """Why a cell is the same as another."""
     plan = plan_of(setup, cell)
     steps = plan.warmup.epochs * plan.steps_per_epoch
@@ -52,16 +52,16 @@ def _why(setup: Setup, cell: Cell, same: str) -> str:
 
 
 def measure(
-    setup: Setup,
-    book: Book,
+    setup: QualitySetup,
+    book: ExperimentWriter,
     say: Say,
     *,
     minutes: Sequence[float] = (),
     basis: Basis | None = None,
 ) -> None:
     """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted."""
-    done: dict[Cell, list[Outcome]] = {cell: [] for cell in cells(setup)}
-    planned, watch = list(trials(setup)), Watch()
+    done: dict[FactorCase, list[TrialOutcome]] = {cell: [] for cell in cells(setup)}
+    planned, watch = list(trials(setup)), LoadMonitor()
     progress = Progress(book, [trial for _, _, trial in planned], say)
     book.notes[:] = methods(setup, minutes, basis)
     for cell, seed, trial in planned:
@@ -92,7 +92,7 @@ def step_time(basis: Basis) -> table.StepTime:
     return lambda workers, batch: model.forecast(batch, workers).step_s.middle
 
 
-def methods(setup: Setup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
+def methods(setup: QualitySetup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
     """How the figures were made, for whoever reads them later."""
     recipe = setup.recipe
     seeds = len(setup.seeds)

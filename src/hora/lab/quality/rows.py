@@ -12,16 +12,16 @@ import msgspec
 from hora.lab.quality.conduct import state_of
 from hora.lab.quality.curves import Learned, learned, mean_curve, reached
 from hora.lab.quality.spread import difference, mean, spread
-from hora.lab.quality.trials import Cell, Setup, processes_for
+from hora.lab.quality.trials import FactorCase, QualitySetup, processes_for
 from hora.lab.throughput.pool import plain
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
 
 __all__ = ["StepTime", "make", "row", "runs_of"]
 
 StepTime = Callable[[int, int], float]  # seconds of a step of so many workers with such a batch, as predicted
 
 
-def runs_of(outcomes: Sequence[Outcome]) -> list[Learned]:
+def runs_of(outcomes: Sequence[TrialOutcome]) -> list[Learned]:
     """What those that are done have learned."""
     found = [
         learned(outcome.epochs, outcome.trial.options.get("epochs", math.inf)) for outcome in outcomes if outcome.done
@@ -30,8 +30,8 @@ def runs_of(outcomes: Sequence[Outcome]) -> list[Learned]:
 
 
 def make(
-    setup: Setup,
-    done: Mapping[Cell, Sequence[Outcome]],
+    setup: QualitySetup,
+    done: Mapping[FactorCase, Sequence[TrialOutcome]],
     minutes: Sequence[float] = (),
     step_time: StepTime | None = None,
 ) -> list[dict[str, Any]]:
@@ -41,9 +41,9 @@ def make(
 
 
 def row(
-    setup: Setup,
-    cell: Cell,
-    outcomes: Sequence[Outcome],
+    setup: QualitySetup,
+    cell: FactorCase,
+    outcomes: Sequence[TrialOutcome],
     baseline: Sequence[Learned],
     minutes: Sequence[float] = (),
     step_time: StepTime | None = None,
@@ -89,7 +89,7 @@ def row(
     }
 
 
-def _state(outcomes: Sequence[Outcome], runs: Sequence[Learned]) -> str:
+def _state(outcomes: Sequence[TrialOutcome], runs: Sequence[Learned]) -> str:
     bad = [outcome for outcome in outcomes if not outcome.done]
     if bad:
         word = state_of(bad[0])

@@ -14,19 +14,19 @@ import msgspec
 
 from hora.lab.quality.factors import BASELINE, FACTORS, Factor, Recipe
 from hora.lab.trial import Trial
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 
-__all__ = ["Cell", "Setup", "cells", "plan_of", "processes_for", "saving", "trial", "trials", "twins"]
+__all__ = ["FactorCase", "QualitySetup", "cells", "plan_of", "processes_for", "saving", "trial", "trials", "twins"]
 
 
-class Cell(NamedTuple):
+class FactorCase(NamedTuple):
     """A row of the table: one factor on so many workers."""
 
     factor: Factor
     workers: int
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class QualitySetup(msgspec.Struct, frozen=True, kw_only=True):
     """All of a quality experiment."""
 
     recipe: Recipe
@@ -35,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     processes: int  # at most
     threads: int | None = None
+    hosts: str = ""  # as -H takes them
     keep_models: bool = False
     samples: int = 0  # of an epoch; 0: not known
     timeout_s: float = 24 * 3600.0
@@ -54,31 +55,32 @@ def saving(keep_models: bool) -> dict[str, Any]:
     return {"save_every": 0, "keep": 1} if keep_models else {"save": False}
 
 
-def cells(setup: Setup) -> list[Cell]:
+def cells(setup: QualitySetup) -> list[FactorCase]:
     """The rows: one worker, then factor by factor. With fewer workers than a batch is divided by there is no row, nor
     of what would be the same as another.
 
     >>> from hora.lab.quality.factors import parse_factors
     >>> recipe = Recipe.of("mnist", {}, 1)
     >>> two = parse_factors("naive,reduced-batch")
-    >>> some = Setup(recipe=recipe, workers=(1, 2, 8), factors=two, seeds=(1,), processes=2)
+    >>> some = QualitySetup(recipe=recipe, workers=(1, 2, 8), factors=two, seeds=(1,), processes=2)
     >>> [(cell.factor.name, cell.workers) for cell in cells(some)]
     [('baseline', 1), ('naive', 2), ('naive', 8), ('reduced-batch', 8)]
     """
-    return [Cell(BASELINE, 1), *(cell for cell in _all(setup) if not twin(setup, cell))]
+    return [FactorCase(BASELINE, 1), *(cell for cell in _all(setup) if not twin(setup, cell))]
 
 
-def twins(setup: Setup) -> dict[Cell, str]:
+def twins(setup: QualitySetup) -> dict[FactorCase, str]:
     """The cells that are left out, and what each would be the same as."""
     return {cell: same for cell in _all(setup) if (same := twin(setup, cell))}
 
 
-def twin(setup: Setup, cell: Cell) -> str:
+def twin(setup: QualitySetup, cell: FactorCase) -> str:
     """The factor that has the same rates at every step, so that it would be the same run; "" if none has. A warm-up
     that is shorter than a step is none, and so may one be to a rate that is no larger.
 
     >>> from hora.lab.quality.factors import parse_factors
-    >>> some = Setup(recipe=Recipe.of("mnist", {"batch": 10}, 1), workers=(1, 8), seeds=(1,), processes=2, samples=1000,
+    >>> some = QualitySetup(recipe=Recipe.of("mnist", {"batch": 10}, 1), workers=(1, 8), seeds=(1,), processes=2,
+    ...     samples=1000,
     ...              factors=parse_factors("linear,gradual5,gradual10,gradual:1,iteration:1"))
     >>> [twin(some, cell) for cell in _all(some)]
     ['', 'linear', '', 'linear', '']
@@ -87,31 +89,31 @@ def twin(setup: Setup, cell: Cell) -> str:
         return ""
     mine, plan = _rates(setup, cell), plan_of(setup, cell)
     too_short = plan.warmup.epochs * plan.steps_per_epoch < 1
-    if too_short or mine == _rates(setup, Cell(FACTORS["linear"], cell.workers)):
+    if too_short or mine == _rates(setup, FactorCase(FACTORS["linear"], cell.workers)):
         return "linear"
     before = setup.factors[: setup.factors.index(cell.factor)]
     others = [factor for factor in before if factor.parts == 1]
-    return next((factor.name for factor in others if _rates(setup, Cell(factor, cell.workers)) == mine), "")
+    return next((factor.name for factor in others if _rates(setup, FactorCase(factor, cell.workers)) == mine), "")
 
 
-def plan_of(setup: Setup, cell: Cell) -> Plan:
+def plan_of(setup: QualitySetup, cell: FactorCase) -> LearningRatePlan:
     """The rates of a cell, on the samples that there are."""
     return setup.recipe.options(cell.factor, cell.workers).plan(setup.samples, cell.workers)
 
 
-def _all(setup: Setup) -> list[Cell]:
+def _all(setup: QualitySetup) -> list[FactorCase]:
     many = [workers for workers in setup.workers if workers > 1]
-    return [Cell(factor, workers) for factor in setup.factors for workers in many if workers >= factor.parts]
+    return [FactorCase(factor, workers) for factor in setup.factors for workers in many if workers >= factor.parts]
 
 
-def _rates(setup: Setup, cell: Cell) -> list[float]:
+def _rates(setup: QualitySetup, cell: FactorCase) -> list[float]:
     """Of the steps of the run; of the first thousand, in which any warm-up differs from none."""
     plan = plan_of(setup, cell)
     steps = min(1000, math.ceil(setup.recipe.epochs * plan.steps_per_epoch))
     return [round(plan.lr_at_epoch(step / plan.steps_per_epoch), 12) for step in range(steps)]
 
 
-def trial(setup: Setup, cell: Cell, seed: int) -> Trial:
+def trial(setup: QualitySetup, cell: FactorCase, seed: int) -> Trial:
     """One run."""
     changes = setup.recipe.changes(cell.factor, cell.workers)
     options: dict[str, Any] = {**saving(setup.keep_models), **changes, "seed": seed}
@@ -124,11 +126,12 @@ def trial(setup: Setup, cell: Cell, seed: int) -> Trial:
         workers=processes,
         options=options,
         threads_per_worker=setup.threads,
+        hosts=setup.hosts,
         timeout_s=setup.timeout_s,
     )
 
 
-def trials(setup: Setup) -> Iterator[tuple[Cell, int, Trial]]:
+def trials(setup: QualitySetup) -> Iterator[tuple[FactorCase, int, Trial]]:
     """All runs, seed by seed: whenever it is stopped, all rows have about as many."""
     for seed in setup.seeds:
         for cell in cells(setup):

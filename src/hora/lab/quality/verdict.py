@@ -95,6 +95,8 @@ def _gap(row: Row, other: Row) -> Difference:
 
 def _word(gap: Difference) -> str:
     """What happens, in words that are no stronger than the evidence."""
+    if not gap.known and not gap.value:
+        return "ends as"
     if not gap.known:
         return f"ends {points_text(gap.value)} {'below' if gap.value < 0 else 'above'}"
     if not gap.beyond_chance:

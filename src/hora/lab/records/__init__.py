@@ -5,8 +5,18 @@ epoch), checkpoints; from the lab also ``log.txt``, ``outcome.json`` and timelin
 ``experiment.json`` and in ``trials/`` a run folder for each trial. Every JSON file is whole or not there.
 """
 
-from hora.lab.records.book import Book, experiment
-from hora.lab.records.files import Experiment, Run, open_experiment, open_run, state_of
-from hora.lab.records.index import Entry, scan
+from hora.lab.records.experiment_writer import ExperimentWriter, experiment
+from hora.lab.records.files import Experiment, RunFolder, open_experiment, open_run, state_of
+from hora.lab.records.index import IndexEntry, scan
 
-__all__ = ["Book", "Entry", "Experiment", "Run", "experiment", "open_experiment", "open_run", "scan", "state_of"]
+__all__ = [
+    "Experiment",
+    "ExperimentWriter",
+    "IndexEntry",
+    "RunFolder",
+    "experiment",
+    "open_experiment",
+    "open_run",
+    "scan",
+    "state_of",
+]

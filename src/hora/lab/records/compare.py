@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.records.files import Experiment, Run, state_of
-from hora.lab.records.words import best_of, heading
+from hora.lab.columns import column
+from hora.lab.records.files import Experiment, RunFolder, state_of
+from hora.lab.records.words import best_of
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "ComparisonRow", "compare"]
 
 _PLACES = ("out", "json", "resume", "overwrite", "data")
 _RUN_RESULTS = (
@@ -26,7 +27,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """A fact of every record; None where it has none."""
 
     name: str  # how values are to be read
@@ -37,7 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def ratios(self) -> list[float | None]:
         """Each of the values to the first, where both are numbers.
 
-        >>> Row(name="x", label="x", values=[2.0, 5, None]).ratios
+        >>> ComparisonRow(name="x", label="x", values=[2.0, 5, None]).ratios
         [1.0, 2.5, None]
         """
         first = self.values[0]
@@ -49,11 +50,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     folders: list[str]
-    differences: list[Row]
-    results: list[Row]
+    differences: list[ComparisonRow]
+    results: list[ComparisonRow]
 
 
-def compare(records: Sequence[tuple[Path, Run | Experiment]]) -> Comparison:
+def compare(records: Sequence[tuple[Path, RunFolder | Experiment]]) -> Comparison:
     """Compare two records or more, all of them runs or all of them experiments of one kind.
 
     >>> def made_up(batch, images_per_s):
@@ -70,7 +71,8 @@ def compare(records: Sequence[tuple[Path, Run | Experiment]]) -> Comparison:
     facts = [_facts(record) for _, record in records]
     names = list(dict.fromkeys(name for each in facts for name in each))
     rows = [
-        Row(name=name.split(".")[-1], label=_label(name), values=[each.get(name) for each in facts]) for name in names
+        ComparisonRow(name=name.split(".")[-1], label=_label(name), values=[each.get(name) for each in facts])
+        for name in names
     ]
     return Comparison(
         kind=next(iter(kinds.values())),
@@ -80,10 +82,10 @@ def compare(records: Sequence[tuple[Path, Run | Experiment]]) -> Comparison:
     )
 
 
-def _facts(record: Run | Experiment) -> dict[str, Any]:
+def _facts(record: RunFolder | Experiment) -> dict[str, Any]:
     """What may differ and matter: options first, then the machine."""
     facts: dict[str, Any] = {}
-    if isinstance(record, Run):
+    if isinstance(record, RunFolder):
         file: Any = record.file
         facts |= {"workload": file.workload, "workers": file.workers, "hosts": file.hosts}
         facts |= {"emulated_workers": file.emulated_workers or None, "threads_per_worker": file.threads_per_worker}
@@ -107,24 +109,24 @@ def _label(name: str) -> str:
     return f"git {rest}" if group == "git" else rest.replace("_", " ")
 
 
-def _results(records: Sequence[Run | Experiment]) -> list[Row]:
-    states = Row(name="state", label="state", values=[_state(record) for record in records])
+def _results(records: Sequence[RunFolder | Experiment]) -> list[ComparisonRow]:
+    states = ComparisonRow(name="state", label="state", values=[_state(record) for record in records])
     alike = len({*states.values}) == 1
     if all(isinstance(record, Experiment) for record in records):
         rows = _of_tables([record for record in records if isinstance(record, Experiment)])
     else:
-        rows = _of_runs([record for record in records if isinstance(record, Run)])
+        rows = _of_runs([record for record in records if isinstance(record, RunFolder)])
     return rows if alike else [states, *rows]
 
 
-def _state(record: Run | Experiment) -> str:
+def _state(record: RunFolder | Experiment) -> str:
     if isinstance(record, Experiment):
         return state_of(record)
     outcome = record.outcome()
     return outcome.state if outcome is not None else state_of(record.file)
 
 
-def _of_runs(runs: Sequence[Run]) -> list[Row]:
+def _of_runs(runs: Sequence[RunFolder]) -> list[ComparisonRow]:
     results = []
     for run in runs:
         outcome = run.outcome()
@@ -133,11 +135,14 @@ def _of_runs(runs: Sequence[Run]) -> list[Row]:
         results.append(_known(found))
     names = [name for result in results for name in result if name.startswith(("val_", "best_"))]
     chosen = dict.fromkeys([*names, *_RUN_RESULTS])
-    rows = [Row(name=name, label=heading(name), values=[result.get(name) for result in results]) for name in chosen]
+    rows = [
+        ComparisonRow(name=name, label=column(name).title, values=[result.get(name) for result in results])
+        for name in chosen
+    ]
     return [row for row in rows if any(value is not None for value in row.values)]
 
 
-def _of_tables(found: Sequence[Experiment]) -> list[Row]:
+def _of_tables(found: Sequence[Experiment]) -> list[ComparisonRow]:
     """For every row that one of the tables has, the measure that matters most."""
     tables = [{_key(row): row for row in experiment.rows} for experiment in found]
     keys = dict.fromkeys(key for table in tables for key in table)
@@ -145,10 +150,12 @@ def _of_tables(found: Sequence[Experiment]) -> list[Row]:
     rows = []
     for key in keys:
         merit = next((name for table in tables if key in table and (name := best_of(table[key]))), "")
-        words = ", ".join(f"{heading(name)} {value}" for name, value in key if name in telling)
-        label = f"{words}: {heading(merit)}" if words else heading(merit)
+        words = ", ".join(f"{column(name).title} {value}" for name, value in key if name in telling)
+        label = f"{words}: {column(merit).title}" if words else column(merit).title
         if merit:
-            rows.append(Row(name=merit, label=label, values=[table.get(key, {}).get(merit) for table in tables]))
+            rows.append(
+                ComparisonRow(name=merit, label=label, values=[table.get(key, {}).get(merit) for table in tables])
+            )
     return rows
 
 

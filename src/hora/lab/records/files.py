@@ -19,9 +19,9 @@ from hora.lab import trial
 from hora.lab.trial import reason
 from hora.workloads import folder as run_folder
 from hora.workloads.folder import RunFile
-from hora.workloads.record import read_lines
+from hora.workloads.run_record import read_lines
 
-__all__ = ["EXPERIMENT", "TRIALS", "Experiment", "Run", "open_any", "open_experiment", "open_run", "state_of"]
+__all__ = ["EXPERIMENT", "TRIALS", "Experiment", "RunFolder", "open_any", "open_experiment", "open_run", "state_of"]
 
 EXPERIMENT = "experiment.json"
 TRIALS = "trials"
@@ -50,7 +50,7 @@ class Experiment(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-class Run:
+class RunFolder:
     """A run folder. ``file`` is its run.json; the rest is read when it is asked for."""
 
     def __init__(self, folder: Path, file: RunFile) -> None:
@@ -69,10 +69,10 @@ class Run:
         return self._lines[1]
 
     @cached_property
-    def _outcome(self) -> trial.Outcome | None:
+    def _outcome(self) -> trial.TrialOutcome | None:
         return trial.load(self.folder) if (self.folder / trial.FILE).exists() else None
 
-    def outcome(self) -> trial.Outcome | None:
+    def outcome(self) -> trial.TrialOutcome | None:
         """What the lab measured, if the lab ran it; BadData if that is not whole."""
         return self._outcome
 
@@ -91,18 +91,18 @@ def open_experiment(path: Path) -> Experiment:
     return run_folder.read_json(folder / EXPERIMENT, Experiment, "Give the folder of an experiment of 'hora lab'.")
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path) -> RunFolder:
     """The run in a folder (or of a run.json); BadData if it is not there, empty or not whole.
 
     A trial that ended before its run began has no run.json; it is opened by its outcome.
     """
     folder = path.parent if path.name == run_folder.FILE else path
     if not (folder / run_folder.FILE).exists() and (folder / trial.FILE).exists():
-        return Run(folder, _of_outcome(trial.load(folder)))
-    return Run(folder, run_folder.read(folder))
+        return RunFolder(folder, _of_outcome(trial.load(folder)))
+    return RunFolder(folder, run_folder.read(folder))
 
 
-def _of_outcome(outcome: trial.Outcome) -> RunFile:
+def _of_outcome(outcome: trial.TrialOutcome) -> RunFile:
     tried = outcome.trial
     return RunFile(
         workload=tried.workload,
@@ -142,7 +142,7 @@ def _lives(pid: int, started: str) -> bool:
         return True
 
 
-def open_any(path: Path) -> Run | Experiment:
+def open_any(path: Path) -> RunFolder | Experiment:
     """Whichever of the two a folder (or a file of it) holds; BadData if neither."""
     folder = path.parent if path.name in (EXPERIMENT, run_folder.FILE) else path
     if (folder / EXPERIMENT).exists():

@@ -17,12 +17,12 @@ from hora.errors import BadData, EnvironmentUnfit
 from hora.lab.records.files import EXPERIMENT, open_experiment, open_run
 from hora.workloads import folder as run_folder
 
-__all__ = ["FILE", "Entry", "add", "scan"]
+__all__ = ["FILE", "IndexEntry", "add", "scan"]
 
 FILE = "index.jsonl"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A folder that is known of. ``folder`` is as it can be opened from here; in the file it is relative to the index
     if it lies below it, so that all of it can be moved."""
 
@@ -32,15 +32,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     started: str = ""
 
 
-def add(runs: Path, entry: Entry) -> None:
+def add(runs: Path, entry: IndexEntry) -> None:
     """Append a line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as runs:
-    ...     add(Path(runs), Entry(kind="sweep", folder="lab/first"))
+    ...     add(Path(runs), IndexEntry(kind="sweep", folder="lab/first"))
     ...     with open(Path(runs) / FILE, "a") as file:
     ...         _ = file.write('{"kind":"sweep","fol')       # killed while it wrote
-    ...     add(Path(runs), Entry(kind="sweep", folder="lab/second"))
+    ...     add(Path(runs), IndexEntry(kind="sweep", folder="lab/second"))
     ...     [Path(entry.folder).name for entry in _lines(Path(runs))]
     ['first', 'second']
     """
@@ -64,7 +64,7 @@ def add(runs: Path, entry: Entry) -> None:
         ) from error
 
 
-def scan(runs: Path) -> list[Entry]:
+def scan(runs: Path) -> list[IndexEntry]:
     """Every folder that the index has or that is found below ``runs``, oldest first. The trials of an experiment are
     part of it; a folder that is gone or cannot be read is listed all the same."""
     found = {Path(entry.folder).resolve(): entry for entry in _lines(runs)}
@@ -73,7 +73,7 @@ def scan(runs: Path) -> list[Entry]:
     return sorted(found.values(), key=lambda entry: (entry.started, entry.folder))
 
 
-def _lines(runs: Path) -> list[Entry]:
+def _lines(runs: Path) -> list[IndexEntry]:
     try:
         data = (runs / FILE).read_bytes()
     except OSError:
@@ -81,7 +81,7 @@ def _lines(runs: Path) -> list[Entry]:
     entries = []
     for line in data.split(b"\n"):
         try:
-            entry = msgspec.json.decode(line, type=Entry)
+            entry = msgspec.json.decode(line, type=IndexEntry)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # the last one of a writer that was killed
         entries.append(msgspec.structs.replace(entry, folder=str(runs / entry.folder)))
@@ -98,13 +98,13 @@ def _folders(runs: Path) -> list[Path]:
     return found
 
 
-def _entry(folder: Path) -> Entry:
+def _entry(folder: Path) -> IndexEntry:
     """A folder that the index does not have; without a time if it cannot be read."""
     try:
         if (folder / EXPERIMENT).exists():
             made = open_experiment(folder)
-            return Entry(kind=made.kind, folder=str(folder), title=made.title, started=made.started)
+            return IndexEntry(kind=made.kind, folder=str(folder), title=made.title, started=made.started)
         run = open_run(folder).file
-        return Entry(kind="run", folder=str(folder), title=run.workload, started=run.started)
+        return IndexEntry(kind="run", folder=str(folder), title=run.workload, started=run.started)
     except BadData:
-        return Entry(kind="", folder=str(folder))
+        return IndexEntry(kind="", folder=str(folder))

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hora.lab.predict.forecast import duration_text
-from hora.lab.records.book import Book
+from hora.lab.records.experiment_writer import ExperimentWriter
 from hora.lab.trial import LOG, Trial
 from hora.lab.trial.cost import Costs
-from hora.lab.trial.watch import Watch
+from hora.lab.trial.watch import TrialMonitor
+from hora.text import duration_text
 
 __all__ = ["Progress"]
 
@@ -32,7 +32,7 @@ class Progress:
     Use it so: ``begin(name)``, then run the trial by the book, then ``tell(what came of it)``.
     """
 
-    def __init__(self, book: Book, planned: int | Sequence[Trial], say: Say) -> None:
+    def __init__(self, book: ExperimentWriter, planned: int | Sequence[Trial], say: Say) -> None:
         self._book, self._say = book, say
         self._total = planned if isinstance(planned, int) else len(planned)
         self._costs = Costs(book.folder.parent)
@@ -62,7 +62,7 @@ class Progress:
     def look(self, trial_: Trial, folder: Path, seconds: float) -> None:
         """It runs, and has so for some seconds; called about once a second."""
         if self._now is None:
-            self._is_new, self._now = True, _Running(self._costs.expect(trial_), Watch(folder))
+            self._is_new, self._now = True, _Running(self._costs.expect(trial_), TrialMonitor(folder))
             self._planned.pop(trial_.name, None)
             if not self._runs:
                 self._announce(trial_)
@@ -139,7 +139,7 @@ class Progress:
 class _Running:
     """The trial that runs."""
 
-    def __init__(self, thought_s: float, watch: Watch) -> None:
+    def __init__(self, thought_s: float, watch: TrialMonitor) -> None:
         self.thought_s, self.watch, self.seconds = thought_s, watch, 0.0
         self.draw: Callable[[list[str] | None], None] | None = None
 

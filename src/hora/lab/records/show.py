@@ -11,25 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hora import terminal
 from hora.errors import BadData
 from hora.lab import trial
+from hora.lab.columns import column, value_text
+from hora.lab.records import generations
 from hora.lab.records.compare import Comparison
-from hora.lab.records.files import TRIALS, Experiment, Run, state_of
-from hora.lab.records.summary import Line
+from hora.lab.records.files import TRIALS, Experiment, RunFolder, state_of
+from hora.lab.records.summary import RecordSummary
 from hora.lab.records.typed import typed_command
-from hora.lab.records.words import changed, heading, value_text, when
-from hora.lab.timeline.words import share_text, size_text
+from hora.lab.records.words import changed, when
+from hora.lab.show import WIDTH
+from hora.text import share_text, size_text
 from hora.workloads import WORKLOADS, options_of
-from hora.workloads.folder import RunFile
+from hora.workloads.folder import Generation, RunFile
 
-__all__ = ["columns_of", "console", "print_comparison", "print_experiment", "print_list", "print_run", "table"]
+__all__ = ["columns_of", "print_comparison", "print_experiment", "print_list", "print_run", "table"]
 
-_WIDTH = 100
 _EPOCHS = 12  # shown; of more, the first and the last
 _LOG_LINES = 15
 _STYLES = {"failed": "red", "died": "red", "out of memory": "red", "not readable": "red", "timeout": "red",
@@ -41,23 +43,13 @@ _TOLD_ABOVE = ("workload", "workers", "emulated_workers", "seed", "batch", "glob
                "accumulate", "generated_data")  # fmt: skip
 
 
-def console() -> Console:
-    """Standard output, wide enough for the tables; a log has no width of its own."""
-    made = Console(highlight=False)
-    if not made.is_terminal and "COLUMNS" not in made._environ:
-        made.width = _WIDTH
-    return made
-
-
 def table(*headings: str, title: str = "") -> Table:
     """An empty table; headings with a leading '>' are of numbers."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
-    for text in headings:
-        made.add_column(text.removeprefix(">"), justify="right" if text.startswith(">") else "left", overflow="fold")
-    return made
+    plain = [text.removeprefix(">") for text in headings]
+    return terminal.table(title, plain, left=[text for text in headings if not text.startswith(">")], wrap=True)
 
 
-def print_list(out: Console, lines: Sequence[Line], runs: Path) -> None:
+def print_list(out: Console, lines: Sequence[RecordSummary], runs: Path) -> None:
     """All records, a line each."""
     if not lines:
         _say(
@@ -85,7 +77,7 @@ def print_list(out: Console, lines: Sequence[Line], runs: Path) -> None:
 # ---- a run ----
 
 
-def print_run(out: Console, run: Run) -> None:
+def print_run(out: Console, run: RunFolder) -> None:
     """A run: what it was, where, and what came of it. BadData, after all else, if the lab's outcome is not whole."""
     file, state = run.file, state_of(run.file)
     outcome, problem = _outcome(run)
@@ -101,6 +93,7 @@ def print_run(out: Console, run: Run) -> None:
     _pairs(out, "Environment", _environment(file))
     _pairs(out, "Results", _results(run, outcome))
     _epochs(out, run.epochs())
+    _generations(out, file.generations)
     if state not in ("done", "running") and (log := run.log(_LOG_LINES)):
         _heading(out, f"The last lines of {run.folder / trial.LOG}")
         for line in log:
@@ -111,14 +104,14 @@ def print_run(out: Console, run: Run) -> None:
         raise problem
 
 
-def _outcome(run: Run) -> tuple[trial.Outcome | None, BadData | None]:
+def _outcome(run: RunFolder) -> tuple[trial.TrialOutcome | None, BadData | None]:
     try:
         return run.outcome(), None
     except BadData as error:
         return None, error
 
 
-def _workers(run: Run, outcome: trial.Outcome | None) -> str:
+def _workers(run: RunFolder, outcome: trial.TrialOutcome | None) -> str:
     if outcome is not None and outcome.trial.independent:
         return f"{outcome.trial.workers} workers, each by itself"
     file = run.file
@@ -129,16 +122,16 @@ def _workers(run: Run, outcome: trial.Outcome | None) -> str:
     return f"{made} on {file.hosts} hosts" if file.hosts > 1 else made
 
 
-def _configuration(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
+def _configuration(run: RunFolder, outcome: trial.TrialOutcome | None) -> dict[str, str]:
     file = run.file
     usual = msgspec.to_builtins(options_of(file.workload)()) if file.workload in WORKLOADS else {}
-    facts = {heading(name): value_text(name, value) for name, value in changed(file.options, usual).items()}
+    facts = {column(name).title: value_text(name, value) for name, value in changed(file.options, usual).items()}
     for name in ("batch", "epochs"):
         if name in file.options:
             facts.setdefault(name, value_text(name, file.options[name]))
     for name in ("global_batch", "peak_lr"):
         if name in file.result:
-            facts[heading(name)] = value_text(name, file.result[name])
+            facts[column(name).title] = value_text(name, file.result[name])
     if file.threads_per_worker:
         facts["threads per worker"] = str(file.threads_per_worker)
     if outcome is not None and outcome.trial.transport != "auto":
@@ -146,7 +139,7 @@ def _configuration(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
     return facts
 
 
-def _results(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
+def _results(run: RunFolder, outcome: trial.TrialOutcome | None) -> dict[str, str]:
     result = dict(run.file.result)
     if outcome is not None:
         result = {**result, **outcome.result}
@@ -156,20 +149,32 @@ def _results(run: Run, outcome: trial.Outcome | None) -> dict[str, str]:
     if not result and run.steps():
         result = {name: value for name, value in run.steps()[-1].items() if name not in ("epoch", "samples")}
     facts = {
-        heading(name): value_text(name, value)
+        column(name).title: value_text(name, value)
         for name, value in result.items()
-        if name not in _TOLD_ABOVE and not isinstance(value, list | dict) and value_text(name, value) != "-"
+        if name not in _TOLD_ABOVE and not isinstance(value, list | dict) and value_text(name, value) != ""
     }
     if outcome is not None and outcome.step_s and "images/s" in facts:
-        low, high = (value_text("images_per_s", each) for each in (outcome.images_per_s_low, outcome.images_per_s_high))
+        ends = (outcome.images_per_s_low, outcome.images_per_s_high)
+        low, high = (value_text("images_per_s", end) or "?" for end in ends)
         facts["images/s"] += (
             f"  (90 %: {low} to {high}; {len(outcome.step_s)} steps, {outcome.warmup_steps} before them left out)"
         )
-    if outcome is not None and outcome.study_steps and heading("images_per_s_study") in facts:
-        facts[heading("images_per_s_study")] += f"  (of the first {outcome.study_steps} steps, none left out)"
+    if outcome is not None and outcome.study_steps and column("images_per_s_study").title in facts:
+        facts[column("images_per_s_study").title] += f"  (of the first {outcome.study_steps} steps, none left out)"
     if result.get("generated_data"):
         facts["caution"] = "the data is generated: accuracies say nothing about the real data set"
     return facts
+
+
+def _generations(out: Console, found: Sequence[Generation]) -> None:
+    if len(found) < 2:
+        return
+    lines = generations.rows(found[-_EPOCHS:])
+    made = table(*(f">{column(name).title}" for name in lines[0]))
+    for line in lines:
+        made.add_row(*(escape(value_text(name, value)) for name, value in line.items()))
+    _heading(out, "Generations: workers that left and came" + (f", the last {_EPOCHS}" * (len(found) > _EPOCHS)))
+    out.print(made)
 
 
 def _epochs(out: Console, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -177,7 +182,7 @@ def _epochs(out: Console, lines: Sequence[Mapping[str, Any]]) -> None:
         return
     names = [name for name in lines[0] if name not in ("step", "epoch", "samples", "train_s")]
     names = sorted(names, key=lambda name: name != "epoch_s")[:7]
-    made = table(">epoch", *(f">{'time' if name == 'epoch_s' else heading(name)}" for name in names))
+    made = table(">epoch", *(f">{'time' if name == 'epoch_s' else column(name).title}" for name in names))
     skipped = len(lines) - _EPOCHS
     for number, line in enumerate(lines):
         if skipped > 0 and number == _EPOCHS // 2:
@@ -202,7 +207,7 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
     })  # fmt: skip
     _pairs(out, "Configuration", {
         name.replace("_", " "): value_text(name, value)
-        for name, value in found.options.items() if not isinstance(value, dict) and value_text(name, value) != "-"
+        for name, value in found.options.items() if not isinstance(value, dict) and value_text(name, value) != ""
     })  # fmt: skip
     _pairs(out, "Environment", _environment(found))
     if found.rows:
@@ -226,13 +231,13 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = columns_of(rows)
-    made = table(*(f">{heading(name)}" if _is_number(name, rows) else heading(name) for name in names))
+    made = table(*(f">{column(name).title}" if _is_number(name, rows) else column(name).title for name in names))
     for row in rows:
         made.add_row(*(escape(value_text(name, row.get(name))) for name in names))
     return made
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]], width: int = _WIDTH) -> list[str]:
+def columns_of(rows: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:
     """The columns that fit, in their order; those that say nothing, or the same in all rows, are the first to go.
 
     >>> columns_of([{"workers": 1, "images_per_s": 10.0, "curve": {}, "error": ""}, {"workers": 2, "error": ""}])
@@ -242,10 +247,11 @@ def columns_of(rows: Sequence[Mapping[str, Any]], width: int = _WIDTH) -> list[s
     shown = [
         name for name in names
         if not any(isinstance(row.get(name), dict | list) for row in rows)
-        and any(value_text(name, row.get(name)) != "-" for row in rows)
+        and any(value_text(name, row.get(name)) != "" for row in rows)
     ]  # fmt: skip
     widths = {
-        name: 2 + max(len(heading(name)), *(len(value_text(name, row.get(name))) for row in rows)) for name in shown
+        name: 2 + max(len(column(name).title), *(len(value_text(name, row.get(name))) for row in rows))
+        for name in shown
     }
     alike = [name for name in shown if len(rows) > 1 and len({value_text(name, row.get(name)) for row in rows}) == 1]
     expendable = [*reversed(alike), *(name for name in reversed(shown) if name not in alike and name != "state")]
@@ -286,16 +292,16 @@ def print_comparison(out: Console, made: Comparison) -> None:
     if made.differences:
         differing = table("what differs", *letters)
         for row in made.differences:
-            differing.add_row(escape(row.label), *(escape(value_text(row.name, value)) for value in row.values))
+            differing.add_row(escape(row.label), *(escape(value_text(row.name, value) or "-") for value in row.values))
         out.print()
         out.print(differing)
     else:
         _say(out, "Nothing that is recorded differs: the same options, versions and machine.")
     results = table("result", f">{letters[0]}", *(text for each in letters[1:] for text in (f">{each}", f">{each}/A")))
     for row in made.results:
-        cells = [value_text(row.name, row.values[0])]
+        cells = [value_text(row.name, row.values[0]) or "-"]
         for value, ratio in zip(row.values[1:], row.ratios[1:], strict=True):
-            cells += [value_text(row.name, value), "" if ratio is None else f"{ratio:.2f}"]
+            cells += [value_text(row.name, value) or "-", "" if ratio is None else f"{ratio:.2f}"]
         results.add_row(escape(row.label), *map(escape, cells))
     if made.results:
         out.print(results)

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 
 from hora.errors import BadData
-from hora.lab.records.files import Experiment, Run, open_any, state_of
-from hora.lab.records.index import Entry
-from hora.lab.records.words import best_of, heading, value_text, worth
+from hora.lab.columns import column, value_text
+from hora.lab.records.files import Experiment, RunFolder, open_any, state_of
+from hora.lab.records.index import IndexEntry
+from hora.lab.records.words import best_of, worth
 
-__all__ = ["Line", "lines_of"]
+__all__ = ["RecordSummary", "lines_of"]
 
 
 ABOVE_IDEAL = 1.05  # an efficiency beyond that is not believed, if its interval is not known
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RecordSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run or an experiment in short."""
 
     started: str
@@ -31,7 +32,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-def lines_of(entries: Sequence[Entry]) -> tuple[list[Line], list[str]]:
+def lines_of(entries: Sequence[IndexEntry]) -> tuple[list[RecordSummary], list[str]]:
     """A line for each entry, newest first, and what is wrong with those that cannot be read."""
     lines, problems = [], []
     for entry in reversed(entries):
@@ -47,13 +48,13 @@ def lines_of(entries: Sequence[Entry]) -> tuple[list[Line], list[str]]:
     return lines, problems
 
 
-def _without(entry: Entry, state: str) -> Line:
-    return Line(started=entry.started, kind=entry.kind, state=state, folder=entry.folder)
+def _without(entry: IndexEntry, state: str) -> RecordSummary:
+    return RecordSummary(started=entry.started, kind=entry.kind, state=state, folder=entry.folder)
 
 
-def _line(folder: Path, found: Run | Experiment) -> Line:
+def _line(folder: Path, found: RunFolder | Experiment) -> RecordSummary:
     if isinstance(found, Experiment):
-        return Line(
+        return RecordSummary(
             started=found.started,
             kind=found.kind,
             workload=value_text("workload", found.options.get("workload")),
@@ -63,7 +64,7 @@ def _line(folder: Path, found: Run | Experiment) -> Line:
             folder=str(folder),
         )
     file = found.file
-    return Line(
+    return RecordSummary(
         started=file.started,
         kind="run",
         workload=file.workload,
@@ -85,11 +86,11 @@ def _named(name: str, value: Any) -> str:
     >>> _named("images_per_s", 812.0), _named("best_val_accuracy", 0.9)
     ('812 images/s', 'accuracy 90.00 %')
     """
-    text, word = value_text(name, value), heading(name).removeprefix("best ").removeprefix("val ")
+    text, word = value_text(name, value), column(name).title.removeprefix("best ").removeprefix("validation ")
     return f"{text} {word}" if word.endswith("/s") else f"{word} {text}"
 
 
-def _progress(run: Run) -> str:
+def _progress(run: RunFolder) -> str:
     return f"after step {run.steps()[-1].get('step')}" if run.steps() else ""
 
 

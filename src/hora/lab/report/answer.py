@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 
+from hora.lab.columns import column, number_text, value_text
 from hora.lab.records.files import state_of
-from hora.lab.report.cells import heading, number_text, text_of
-from hora.lab.report.gather import Gathered, Measured, Ran
+from hora.lab.report.gather import ReportedExperiment, ReportedRun, ReportInput
 from hora.lab.report.label import about, labels
 from hora.lab.report.speed import number
+from hora.lab.report.sweeps import varied
 from hora.lab.scaling.show import headlines
 from hora.lab.scaling.waterfall import above_ideal
-from hora.lab.timeline.words import plural, share_text
+from hora.lab.show import gain_text
+from hora.text import count_text, plural, share_text
 
-__all__ = ["Answer", "Finding", "Said", "answer", "is_generated", "sentence"]
+__all__ = ["ReportAnswer", "ReportFinding", "ReportSentence", "answer", "is_generated", "sentence"]
+
+_LONGEST_ERROR = 120  # letters; the whole is with what did not finish
 
 Row = Mapping[str, Any]
 _MOST_RUNS = 3
@@ -35,7 +39,7 @@ _LOST = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class ReportFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict as the page shows it."""
 
     title: str
@@ -47,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     calm: bool = False
 
 
-class Said(msgspec.Struct, frozen=True):
+class ReportSentence(msgspec.Struct, frozen=True):
     """A sentence; ``lead`` says about what, and ``about`` of which record."""
 
     text: str
@@ -58,36 +62,38 @@ class Said(msgspec.Struct, frozen=True):
         return f"{self.lead} {self.text}".strip()
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences, findings, and what makes them unsure."""
 
-    words: list[Said]
+    words: list[ReportSentence]
     cautions: list[str]
-    findings: list[Finding]
+    findings: list[ReportFinding]
 
 
-def answer(gathered: Gathered) -> Answer:
+def answer(gathered: ReportInput) -> ReportAnswer:
     """The answer to what was asked."""
-    words: list[Said] = []
+    words: list[ReportSentence] = []
     for measured in gathered.experiments:
         lead = f"{measured.experiment.title}." if len(gathered.experiments) + len(gathered.runs) > 1 else ""
-        words += [Said(sentence(text), lead, measured.about) for text in _experiment(measured)]
+        words += [ReportSentence(sentence(text), lead, measured.about) for text in _experiment(measured)]
     words += [_run(ran) for ran in gathered.runs[:_MOST_RUNS]]
     if not words:
-        words = [Said(sentence(spent.report.findings[0].title), f"{spent.name}.") for spent in gathered.spent]
+        words = [ReportSentence(sentence(spent.report.findings[0].title), f"{spent.name}.") for spent in gathered.spent]
     if not words:
-        words = [Said(sentence(_counted(gathered)))]
+        words = [ReportSentence(sentence(_counted(gathered)))]
     generated = [ran for ran in gathered.all_runs() if is_generated(ran)]
     if generated:
         which = "" if len(generated) == sum(1 for _ in gathered.all_runs()) else " of some runs"
-        words.append(Said(f"The data{which} is generated: accuracy on it says nothing about the real data set."))
+        words.append(
+            ReportSentence(f"The data{which} is generated: accuracy on it says nothing about the real data set.")
+        )
     notes = [note for measured in gathered.experiments for note in measured.experiment.notes]
     cautions = [line for measured in gathered.experiments for line in _cautions(measured, gathered)]
     cautions += [sentence(note[len(_CAUTION) :].strip()) for note in notes if note.lower().startswith(_CAUTION)]
-    return Answer(words=words, cautions=cautions, findings=_findings(gathered))
+    return ReportAnswer(words=words, cautions=cautions, findings=_findings(gathered))
 
 
-def _cautions(measured: Measured, gathered: Gathered) -> list[str]:
+def _cautions(measured: ReportedExperiment, gathered: ReportInput) -> list[str]:
     """What cannot be, what is slower than one worker, and what the link does, in the terminal's words."""
     if measured.experiment.kind != "scaling":
         return []
@@ -102,7 +108,7 @@ def _flagged(row: Row) -> Row:
     return {**row, "above_ideal": bool(row.get("above_ideal")) or above_ideal(efficiency), "efficiency": efficiency}
 
 
-def is_generated(ran: Ran) -> bool:
+def is_generated(ran: ReportedRun) -> bool:
     """Whether a run says that its data is."""
     result = ran.outcome.result if ran.outcome else ran.file.result if ran.file else {}
     return bool(result.get("generated_data"))
@@ -117,23 +123,25 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}".rstrip(". ") + "." if text else ""
 
 
-def _experiment(measured: Measured) -> list[str]:
+def _experiment(measured: ReportedExperiment) -> list[str]:
     experiment = measured.experiment
     sayers = {
         "study": _study, "scaling": _scaling, "throughput": _throughput, "quality": _quality, "sweep": _sweep,
+        "elastic": _elastic,
     }  # fmt: skip
     say = sayers.get(experiment.kind)
     words = say(measured) if say is not None and experiment.rows else []
     state = state_of(experiment)
     if state != "done":
         how = {"running": "is still running", "died": "died", "failed": "failed", "interrupted": "was interrupted"}
-        why = f" ({experiment.error})" if experiment.error else ""
-        done = plural(len(measured.runs), "trial")
-        words.append(f"the experiment {how.get(state, state)}{why}: this is what its {done} say so far")
+        error = experiment.error.strip().partition("\n")[0].rstrip(".")
+        why = f" ({error if len(error) <= _LONGEST_ERROR else error[:_LONGEST_ERROR].rstrip() + '…'})" if error else ""
+        done, says = plural(len(measured.runs), "trial"), "says" if len(measured.runs) == 1 else "say"
+        words.append(f"the experiment {how.get(state, state)}{why}: this is what its {done} {says} so far")
     return words
 
 
-def _study(measured: Measured) -> list[str]:
+def _study(measured: ReportedExperiment) -> list[str]:
     """The answers to its three questions, as a headline."""
     titles = [str(raw.get("title", "")).rstrip(".") for raw in measured.experiment.findings]
     answered = [title for title in titles if title and not title.startswith("not answered")]
@@ -142,7 +150,7 @@ def _study(measured: Measured) -> list[str]:
     return ["; ".join(answered)]
 
 
-def _scaling(measured: Measured) -> list[str]:
+def _scaling(measured: ReportedExperiment) -> list[str]:
     words = []
     for mode in dict.fromkeys(row.get("mode") for row in measured.experiment.rows):
         rows = [row for row in measured.experiment.rows if row.get("mode") == mode and number(row, "speed_up") > 0]
@@ -153,10 +161,10 @@ def _scaling(measured: Measured) -> list[str]:
         around = f" (90 % interval: {100 * low:.0f} to {100 * high:.0f} %)" if math.isfinite(low) else ""
         said = (
             f"{plural(top['workers'], 'worker')}: {top['speed_up']:.2f} times the speed of one, "
-            f"{text_of('efficiency', top.get('efficiency')) or 'nobody knows how'} efficient{around}"
+            f"{value_text('efficiency', top.get('efficiency')) or 'nobody knows how'} efficient{around}"
         )
         if top["workers"] == 1:
-            said = f"One worker: {number_text(number(top, 'images_per_s'))} images/s"
+            said = f"One worker: {count_text(number(top, 'images_per_s'))} images/s"
         cost = 1 - number(top, "share_of_limit")
         if _flagged(top)["above_ideal"]:  # never a headline
             said = f"{plural(top['workers'], 'worker')}: no answer, because what was measured is more than can be"
@@ -187,10 +195,10 @@ def _rest(top: Row) -> str:
     lost = 1 - number(top, "limit_efficiency")
     if math.isfinite(lost) and lost >= 0.02:
         return f"and without any, the same processes beside each other reach {share_text(1 - lost)}"
-    return f"at {number_text(number(top, 'images_per_s'))} images/s"
+    return f"at {count_text(number(top, 'images_per_s'))} images/s"
 
 
-def _throughput(measured: Measured) -> list[str]:
+def _throughput(measured: ReportedExperiment) -> list[str]:
     rows = [row for row in measured.experiment.rows if math.isfinite(number(row, "images_per_s"))]
     if not rows:
         return []
@@ -205,10 +213,10 @@ def _throughput(measured: Measured) -> list[str]:
         and not above_ideal(of_limit)  # more than the limit cannot be
         else ""
     )
-    return [f"the fastest is {number_text(number(best, 'images_per_s'))} images/s, with {name}{limit}"]
+    return [f"the fastest is {count_text(number(best, 'images_per_s'))} images/s, with {name}{limit}"]
 
 
-def _quality(measured: Measured) -> list[str]:
+def _quality(measured: ReportedExperiment) -> list[str]:
     rows = [row for row in measured.experiment.rows if math.isfinite(number(row, "best_top1"))]
     several = [row for row in rows if row["workers"] > 1]
     one = next((row for row in rows if row["workers"] == 1), None)
@@ -225,34 +233,33 @@ def _percent(row: Row) -> str:
     return f"{100 * number(row, 'best_top1'):.2f} %"
 
 
-def _sweep(measured: Measured) -> list[str]:
+def _elastic(measured: ReportedExperiment) -> list[str]:
+    return [str(each["title"]) for each in measured.experiment.findings if each.get("title")]
+
+
+def _sweep(measured: ReportedExperiment) -> list[str]:
     rows = measured.experiment.rows
     best = next((row for row in rows if row.get("best")), None)
     metric = str(measured.experiment.options.get("metric") or "val_accuracy")
     if best is None:
         return [f"none of {plural(len(rows), 'point')} ended well"]
-    results = {"trial", "images_per_s", "time_s", "best", "state", "error", metric}
-    differ = {
-        name: value
-        for name, value in best.items()
-        if name not in results and len({str(row.get(name)) for row in rows}) > 1
-    }
-    point = ", ".join(f"{heading(name)} {text_of(name, value)}" for name, value in differ.items())
+    differ = {name: best.get(name) for name in varied(measured, rows, metric)}
+    point = ", ".join(f"{column(name).title} {value_text(name, value)}" for name, value in differ.items())
     states = [str(row.get("state")) for row in rows if row.get("state") not in ("done", None)]
     bad = "; " + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) if states else ""
     return [
-        f"the best of {plural(len(rows), 'point')} has a {heading(metric)} of {text_of(metric, best.get(metric))}, "
-        f"with {point or 'the only setting'}{bad}"
+        f"the best of {plural(len(rows), 'point')} has a {column(metric).title} of "
+        f"{value_text(metric, best.get(metric))}, with {point or 'the only setting'}{bad}"
     ]
 
 
-def _run(ran: Ran) -> Said:
+def _run(ran: ReportedRun) -> ReportSentence:
     if ran.file is None:
-        return Said("It ended before it began.", f"{ran.name}.")
+        return ReportSentence("It ended before it began.", f"{ran.name}.")
     lead, result = f"{ran.file.workload}, {plural(ran.file.workers, 'worker')}.", ran.file.result
     if not result:
         error = f" ({ran.file.error})" if ran.file.error else ""
-        return Said(sentence(f"{ran.file.state}{error}"), lead, about(ran.file))
+        return ReportSentence(sentence(f"{ran.file.state}{error}"), lead, about(ran.file))
     said = []
     if ran.epochs and math.isfinite(total := number(ran.epochs[-1], "val_analysis")):  # 3DGAN
         moments, profile = (number(ran.epochs[-1], f"val_{name}_error") for name in ("moment", "profile"))
@@ -261,15 +268,15 @@ def _run(ran: Ran) -> Said:
             f"{plural(len(ran.epochs), 'epoch')}"
         )
     if "val_accuracy" in result:
-        accuracy = text_of("val_accuracy", result["val_accuracy"])
+        accuracy = value_text("val_accuracy", result["val_accuracy"])
         epochs = float(result.get("epochs") or 0)
         said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
     if isinstance(result.get("images_per_s"), int | float):
-        said.append(f"{number_text(float(result['images_per_s']))} images/s")
-    return Said(sentence(", ".join(said) or "done"), lead, about(ran.file))
+        said.append(f"{count_text(float(result['images_per_s']))} images/s")
+    return ReportSentence(sentence(", ".join(said) or "done"), lead, about(ran.file))
 
 
-def _counted(gathered: Gathered) -> str:
+def _counted(gathered: ReportInput) -> str:
     parts = [(len(gathered.spent), "timeline"), (len(gathered.benches), "benchmark"), (len(gathered.runs), "run")]
     return ", ".join(plural(count, name) for count, name in parts if count)
 
@@ -277,9 +284,9 @@ def _counted(gathered: Gathered) -> str:
 # ---- findings ----
 
 
-def _findings(gathered: Gathered) -> list[Finding]:
+def _findings(gathered: ReportInput) -> list[ReportFinding]:
     """Those of experiments, and of timelines that no experiment has judged."""
-    found: list[Finding] = []
+    found: list[ReportFinding] = []
     several = len(gathered.experiments) > 1
     judged = {ran.name for measured in gathered.experiments for ran in measured.runs if measured.experiment.findings}
     for measured in gathered.experiments:
@@ -296,29 +303,23 @@ def _findings(gathered: Gathered) -> list[Finding]:
     return found
 
 
-def _finding(raw: Row, of: str, kind: str) -> Finding:
+def _finding(raw: Row, of: str, kind: str) -> ReportFinding:
     gain = number(raw, "gain")
     calm = raw.get("kind") in _CALM
     text = ""
     if gain > 0.001 and not calm:
         speed = kind in ("scaling", "throughput", "timeline")
-        text = (
-            f"gain: up to {share_text(gain)} less time a step"
-            if speed
-            else f"gain: {100 * gain:.2f} points"
-            if kind == "quality"
-            else ""
-        )
+        text = gain_text(raw) if speed else f"gain: {100 * gain:.2f} points" if kind == "quality" else ""
     title, change = str(raw.get("title", "")), str(raw.get("change", ""))
     if raw.get("question"):  # the study's, with its own answer instead of a change
-        return Finding(
+        return ReportFinding(
             title=str(raw["question"]),
             what=f"{sentence(title)} {sentence(str(raw.get('what', '')))}",
             change=sentence(change.removeprefix("In the study: ")),
             change_label="In the study",
             of=of,
         )
-    return Finding(
+    return ReportFinding(
         title=f"{title[:1].upper()}{title[1:]}",
         what=sentence(str(raw.get("what", ""))),
         change=sentence(change),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hora.lab.bench.plan import Result, Row
-from hora.lab.bench.show import TITLES, provenance
+from hora.bench.plan import BenchRow, Result
+from hora.bench.show import TITLES, provenance
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, lines
-from hora.lab.report.gather import Gathered
+from hora.lab.report.charts import Axis, ChartPoint, Figure, lines
+from hora.lab.report.gather import ReportInput
 from hora.lab.report.section import Section
 
 __all__ = ["benchmarks"]
@@ -19,7 +19,7 @@ _SIZE = (
 )
 
 
-def benchmarks(gathered: Gathered) -> Section | None:
+def benchmarks(gathered: ReportInput) -> Section | None:
     """A table for each, and a plot where a size is what differs."""
     if not gathered.benches:
         return None
@@ -37,7 +37,7 @@ def benchmarks(gathered: Gathered) -> Section | None:
     return Section(anchor="benchmarks", title="Benchmarks", figures=figures, tables=tables)
 
 
-def _row(result: Result, row: Row) -> dict[str, Any]:
+def _row(result: Result, row: BenchRow) -> dict[str, Any]:
     made: dict[str, Any] = {"what": row.name}
     for key, label in result.labels.items():
         if (cell := row.cells.get(key)) is not None:
@@ -50,7 +50,9 @@ def _row(result: Result, row: Row) -> dict[str, Any]:
 
 def _by_size(result: Result, title: str, place: int) -> Figure:
     points = [
-        Point(result.labels[key], row.bytes, cell.median_us / 1e3, cell.low_us / 1e3, cell.high_us / 1e3, note=row.name)
+        ChartPoint(
+            result.labels[key], row.bytes, cell.median_us / 1e3, cell.low_us / 1e3, cell.high_us / 1e3, note=row.name
+        )
         for key in result.labels
         for row in result.rows
         if row.bytes and (cell := row.cells.get(key)) is not None

@@ -13,7 +13,19 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["Axis", "Bar", "Fall", "Figure", "Key", "Point", "Style", "bars", "lines", "waterfall"]
+__all__ = [
+    "Axis",
+    "ChartBar",
+    "ChartPoint",
+    "Figure",
+    "Key",
+    "Style",
+    "WaterfallBar",
+    "bars",
+    "grid",
+    "lines",
+    "waterfall",
+]
 
 Style = Literal["solid", "dashed", "predicted"]
 COLOURS = tuple(f"var(--c{number})" for number in range(1, 9))
@@ -21,6 +33,10 @@ QUIET = ("var(--quiet)", "var(--quiet-3)", "var(--quiet-2)")  # for what is ther
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 _DASHES = {"solid": [1, 0], "dashed": [5, 4], "predicted": [1, 4]}
 _HEIGHT = 288
+_PANEL_WIDTH, _PANEL_HEIGHT = 190, 130  # of one plot of a grid, in a file
+# The title of its axis stands beside it: above it is the plot's name.
+_BESIDE = {"domain": False, "ticks": False, "titleAngle": -90, "titleAlign": "center", "titleAnchor": "middle",
+           "titleX": -40, "titleY": _PANEL_HEIGHT / 2, "titleBaseline": "bottom"}  # fmt: skip
 
 
 class Axis(NamedTuple):
@@ -37,7 +53,7 @@ class Axis(NamedTuple):
     label: str = ""  # of a tick, as an expression of Vega, instead of the format
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     """A point of a series; ``note`` is said when it is pointed at. One that was predicted is hollow and its line
     dotted; with ``dot`` False it only begins a line."""
 
@@ -51,7 +67,7 @@ class Point(NamedTuple):
     dot: bool = True
 
 
-class Bar(NamedTuple):
+class ChartBar(NamedTuple):
     """A bar, or a part of one: bars of one ``row`` stand after another."""
 
     row: str
@@ -60,7 +76,7 @@ class Bar(NamedTuple):
     note: str = ""
 
 
-class Fall(NamedTuple):
+class WaterfallBar(NamedTuple):
     """A bar of a waterfall, from where the one before it ended; ``whole`` ones begin at nothing."""
 
     row: str
@@ -88,6 +104,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any]
     keys: list[Key]
     worth: bool = True  # more than a single dot or bar, whose figure a table shows as well
+    wide: bool = False  # takes the whole width of the page
 
 
 def keys_of(series: Sequence[str], quiet: Sequence[str] = (), shape: str = "") -> list[Key]:
@@ -109,7 +126,7 @@ def keys_of(series: Sequence[str], quiet: Sequence[str] = (), shape: str = "") -
 def lines(
     name: str,
     title: str,
-    points: Sequence[Point],
+    points: Sequence[ChartPoint],
     x: Axis,
     y: Axis,
     *,
@@ -121,6 +138,7 @@ def lines(
     who points at it, for lines of many."""
     import altair as alt
 
+    x = _whole(x, points)
     keys = keys_of(list(dict.fromkeys(point.series for point in points)), quiet)
     rows = [
         {
@@ -166,10 +184,77 @@ def lines(
     )
 
 
+def grid(
+    name: str,
+    title: str,
+    panels: Mapping[str, Sequence[ChartPoint]],
+    x: Axis,
+    y: Axis,
+    *,
+    caption: str = "",
+    quiet: Sequence[str] = (),
+    columns: int = 3,
+) -> Figure:
+    """Small plots side by side, all with the same axes: one for each of ``panels``, whose name stands above it. The
+    page makes them as wide as fits, and puts fewer than ``columns`` in a line on a narrow screen."""
+    import altair as alt
+
+    points = [point for mine in panels.values() for point in mine]
+    x = _whole(x, points, 4)
+    dashed = {point.series for point in points if point.style == "dashed"}
+    keys = [
+        msgspec.structs.replace(key, style="dashed" if key.series in dashed else "solid")
+        for key in keys_of(list(dict.fromkeys(point.series for point in points)), quiet)
+    ]
+    rows = [
+        {"panel": panel, "series": point.series, "style": point.style, "x": _plain(point.x), "y": _plain(point.y),
+         "note": point.note}
+        for panel, mine in panels.items() for point in mine if math.isfinite(point.y)
+    ]  # fmt: skip
+    dash = alt.StrokeDash("style:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=None)
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title=x.title, scale=_scale(x, padding=6), axis=_axis(x, 3)),
+        y=alt.Y("y:Q", title=y.title, scale=_scale(y), axis=_axis(y, 4)),
+        color=alt.Color("series:N", title=None, scale=_named(keys, "colour")),
+    )
+    tip = [
+        alt.Tooltip("panel:N", title=" "),
+        alt.Tooltip("series:N", title="of"),
+        alt.Tooltip("x:Q", title=x.title, format=x.format),
+        alt.Tooltip("y:Q", title=y.title, format=y.format),
+    ]
+    layer = alt.layer(
+        base.mark_line(strokeWidth=1.75, interpolate="linear", strokeCap="round").encode(strokeDash=dash),
+        base.mark_point(filled=True, size=120, opacity=0.0, clip=True).encode(tooltip=tip),
+    ).properties(width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
+    header = alt.Header(
+        title=None, labelFontSize=12, labelFontWeight="bold", labelColor="var(--ink)", labelAnchor="start"
+    )
+    chart = layer.facet(
+        facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns, data=alt.Data(values=rows),
+        spacing={"row": 22, "column": 18},
+    )  # fmt: skip
+    made = (
+        chart.add_params(alt.param("hidden", value=[]))
+        .transform_filter("indexof(hidden, datum.series) < 0")
+        .properties(autosize="pad")
+        .to_dict()
+    )
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        spec={**made, "config": {"axisY": _BESIDE}},
+        keys=keys,
+        worth=len(panels) > 1 and len({point.x for point in points if point.series not in quiet}) > 1,
+        wide=True,
+    )
+
+
 def bars(
     name: str,
     title: str,
-    parts: Sequence[Bar],
+    parts: Sequence[ChartBar],
     value: Axis,
     *,
     caption: str = "",
@@ -207,7 +292,7 @@ def bars(
     return Figure(name=name, title=title, caption=caption, spec=_spec(chart, height), keys=keys, worth=len(values) > 1)
 
 
-def waterfall(name: str, title: str, falls: Sequence[Fall], value: Axis, *, caption: str = "") -> Figure:
+def waterfall(name: str, title: str, falls: Sequence[WaterfallBar], value: Axis, *, caption: str = "") -> Figure:
     """Bars that begin where the one before ended, each with its figure beside it. Values are shares of 1."""
     import altair as alt
 
@@ -252,6 +337,24 @@ def waterfall(name: str, title: str, falls: Sequence[Fall], value: Axis, *, capt
     )
 
 
+def _whole(axis: Axis, points: Sequence[ChartPoint], most: int = 8) -> Axis:
+    """The axis with ticks at whole numbers, if it wants them: Vega puts some between where there are few.
+
+    >>> _whole(Axis("epoch", whole=True), [ChartPoint("a", 1, 0), ChartPoint("a", 3, 0)]).ticks
+    (1, 2, 3)
+    >>> _whole(Axis("epoch", whole=True), [ChartPoint("a", 1, 0), ChartPoint("a", 90, 0)]).ticks
+    (20, 40, 60, 80)
+    """
+    known = [point.x for point in points if math.isfinite(point.x)]
+    if not axis.whole or axis.ticks or not known:
+        return axis
+    low, high = math.ceil(min(known)), math.floor(max(known))
+    step = next(
+        size * 10**power for power in range(9) for size in (1, 2, 5, 10) if (high - low) < most * size * 10**power
+    )
+    return axis._replace(ticks=tuple(at for at in range(low, high + 1) if at % step == 0))
+
+
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -266,12 +369,14 @@ def _scale(axis: Axis, padding: int = 0) -> Any:
     return alt.Scale(type=axis.scale, zero=axis.zero, nice=axis.nice and not padding, padding=padding)
 
 
-def _axis(axis: Axis) -> Any:
+def _axis(axis: Axis, ticks: int = 6) -> Any:
     import altair as alt
 
-    more: dict[str, Any] = (
-        {"values": list(axis.ticks)} if axis.ticks else {"tickCount": 4 if axis.scale == "log" else 6}
-    )
+    more: dict[str, Any] = {}
+    if axis.ticks:
+        more["values"] = list(axis.ticks)
+    else:
+        more["tickCount"] = min(4, ticks) if axis.scale == "log" else ticks
     if axis.label:
         more["labelExpr"] = axis.label
     if axis.whole:

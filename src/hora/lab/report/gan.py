@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, Style, lines
-from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report import cells, showers
+from hora.lab.report.charts import Axis, ChartPoint, Figure, Style, lines
+from hora.lab.report.gather import ReportedRun, ReportInput
 from hora.lab.report.label import about
 from hora.lab.report.learning import run_names
 from hora.lab.report.section import Section
@@ -24,7 +24,7 @@ _ERRORS = {"result": "val_analysis", "moments": "val_moment_error", "profile": "
 _COLUMNS = {"": "loss", "generation": "real or generated", "auxiliary": "energy", "ecal": "sum of cells"}
 
 
-def gan3d(gathered: Gathered) -> Section | None:
+def gan3d(gathered: ReportInput) -> Section | None:
     """Losses, result and moments of the runs of 3DGAN, experiments' too."""
     runs = [ran for ran in gathered.all_runs() if ran.file and ran.file.workload == WORKLOAD and ran.epochs]
     if not runs:
@@ -32,6 +32,10 @@ def gan3d(gathered: Gathered) -> Section | None:
     names, shown = run_names(runs), runs[:_MOST]
     of = dict(zip(names, runs, strict=True))
     figures = [figure for figure in (_losses(names, shown), _result(names, shown)) if figure is not None]
+    looked = [(name, ran, shapes) for name, ran in zip(names, shown, strict=False) if (shapes := showers.read(ran))]
+    looked = [each for each in looked if each[1] in gathered.runs] or looked  # trials of a sweep only if alone
+    for place, (name, _, shapes) in enumerate(looked):
+        figures += showers.figures(name if len(looked) > 1 else "", place, shapes)
     judged = any(math.isfinite(number(ran.epochs[-1], "val_analysis")) for ran in runs)
     words = [
         "The generator makes showers, and the discriminator tells them from simulated ones; less is better throughout."
@@ -49,6 +53,11 @@ def gan3d(gathered: Gathered) -> Section | None:
         for name, ran in list(of.items())[:_MOST]
         if ran.file
     ]
+    tables += [
+        showers.table(name if len(looked) > 1 else "", shapes, about(ran.file))
+        for name, ran, shapes in looked
+        if ran.file
+    ]
     return Section(anchor="gan3d", title="3DGAN", words=words, figures=figures, tables=tables, notes=more)
 
 
@@ -56,20 +65,20 @@ def _at(line: Mapping[str, Any]) -> float:
     return number(line, "epoch") + 1
 
 
-def _named(run: str, series: str, runs: Sequence[Ran]) -> str:
+def _named(run: str, series: str, runs: Sequence[ReportedRun]) -> str:
     return f"{run}: {series}" if len(runs) > 1 else series
 
 
-def _log(points: Sequence[Point]) -> bool:
+def _log(points: Sequence[ChartPoint]) -> bool:
     """Whether the values span so much that small ones would lie on the axis."""
     values = [point.y for point in points]
     return min(values) > 0 and max(values) > 30 * min(values)
 
 
-def _losses(names: Sequence[str], runs: Sequence[Ran]) -> Figure | None:
+def _losses(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
     styles: tuple[tuple[str, Style, str], ...] = (("val_", "solid", "test"), ("", "dashed", "training"))
     points = [
-        Point(_named(run, network, runs), _at(line), value, style=style, note=note)
+        ChartPoint(_named(run, network, runs), _at(line), value, style=style, note=note)
         for run, ran in zip(names, runs, strict=False)
         for network, key in _LOSSES.items()
         for prefix, style, note in styles
@@ -88,9 +97,9 @@ def _losses(names: Sequence[str], runs: Sequence[Ran]) -> Figure | None:
     )
 
 
-def _result(names: Sequence[str], runs: Sequence[Ran]) -> Figure | None:
+def _result(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
     points = [
-        Point(_named(run, name, runs), _at(line), value)
+        ChartPoint(_named(run, name, runs), _at(line), value)
         for run, ran in zip(names, runs, strict=False)
         for name, key in _ERRORS.items()
         for line in ran.epochs
@@ -108,7 +117,7 @@ def _result(names: Sequence[str], runs: Sequence[Ran]) -> Figure | None:
     )
 
 
-def _row(name: str, ran: Ran) -> dict[str, Any]:
+def _row(name: str, ran: ReportedRun) -> dict[str, Any]:
     assert ran.file is not None
     last = ran.epochs[-1]
     found = {series: last.get(key) for series, key in _ERRORS.items()}
@@ -117,11 +126,11 @@ def _row(name: str, ran: Ran) -> dict[str, Any]:
         "run": name, "workers": ran.file.workers, "batch": ran.file.options.get("batch"), "epochs": len(ran.epochs),
         **found, "best result": min(best) if best else None, "generator loss": last.get("val_generator_loss"),
         "discriminator loss": last.get("val_discriminator_loss"),
-        "images_per_s": ran.file.result.get("images_per_s"),
+        "images_per_s": ran.file.result.get("images_per_s") or None,  # 0 if there was one step
     }  # fmt: skip
 
 
-def _last(ran: Ran) -> Iterator[dict[str, Any]]:
+def _last(ran: ReportedRun) -> Iterator[dict[str, Any]]:
     """The table that 3DGAN prints."""
     last = ran.epochs[-1]
     for network in _LOSSES:

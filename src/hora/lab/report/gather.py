@@ -9,40 +9,40 @@ from typing import Any
 
 import msgspec
 
-from hora.checkpoint.whole import from_json
+from hora.bench.plan import Result
 from hora.errors import BadData
+from hora.files import from_json
 from hora.lab import trial as trials
-from hora.lab.bench.plan import Result
 from hora.lab.records import Experiment, open_experiment, open_run
 from hora.lab.records.files import EXPERIMENT
 from hora.lab.report.label import about, facts_of, labels
-from hora.lab.timeline import report as timeline
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
+from hora.timeline import report as timeline
 from hora.workloads.folder import FILE as RUN
 from hora.workloads.folder import RunFile
 
-__all__ = ["Gathered", "Measured", "Ran", "Spent", "gather"]
+__all__ = ["ReportInput", "ReportedExperiment", "ReportedRun", "ReportedTimeline", "gather"]
 
-_ORDER = {kind: place for place, kind in enumerate(("study", "scaling", "throughput", "quality", "sweep"))}
+_ORDER = {kind: place for place, kind in enumerate(("study", "scaling", "throughput", "quality", "elastic", "sweep"))}
 _TIMELINES = ("timeline.json", "timeline.rank*.json", "timeline.json.gz", "timeline.rank*.json.gz")
 
 
-class Ran(msgspec.Struct, kw_only=True):
+class ReportedRun(msgspec.Struct, kw_only=True):
     """One run, of the lab or of `hora train` by itself. One that died early has no ``file``."""
 
     name: str
     folder: Path
     file: RunFile | None = None
-    outcome: Outcome | None = None
+    outcome: TrialOutcome | None = None
     epochs: list[dict[str, Any]] = []
 
 
-class Measured(msgspec.Struct, kw_only=True):
+class ReportedExperiment(msgspec.Struct, kw_only=True):
     """An experiment and its trials. ``name`` is its title, with what tells it from others of that title."""
 
     folder: Path
     experiment: Experiment
-    runs: list[Ran]
+    runs: list[ReportedRun]
     name: str = ""
 
     @property
@@ -51,19 +51,19 @@ class Measured(msgspec.Struct, kw_only=True):
         return about(self.experiment)
 
 
-class Spent(msgspec.Struct, kw_only=True):
+class ReportedTimeline(msgspec.Struct, kw_only=True):
     """What a run's timelines say."""
 
     name: str
-    report: timeline.Report
+    report: timeline.TimelineReport
 
 
-class Gathered(msgspec.Struct, kw_only=True):
+class ReportInput(msgspec.Struct, kw_only=True):
     """All that could be read, and what could not."""
 
-    experiments: list[Measured] = []
-    runs: list[Ran] = []
-    spent: list[Spent] = []
+    experiments: list[ReportedExperiment] = []
+    runs: list[ReportedRun] = []
+    spent: list[ReportedTimeline] = []
     benches: list[tuple[Path, Result]] = []
     problems: list[str] = []
 
@@ -71,16 +71,16 @@ class Gathered(msgspec.Struct, kw_only=True):
     def empty(self) -> bool:
         return not (self.experiments or self.runs or self.spent or self.benches)
 
-    def all_runs(self) -> Iterator[Ran]:
+    def all_runs(self) -> Iterator[ReportedRun]:
         """Those of experiments, then the others."""
         for measured in self.experiments:
             yield from measured.runs
         yield from self.runs
 
 
-def gather(paths: Sequence[Path]) -> Gathered:
+def gather(paths: Sequence[Path]) -> ReportInput:
     """Read all that these paths hold. Raises BadData if that is nothing."""
-    found = Gathered()
+    found = ReportInput()
     loose: dict[Path, list[Path]] = {}  # timelines that were given by themselves, by folder
     seen: set[Path] = set()
     for path in paths:
@@ -105,7 +105,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     return found
 
 
-def _name(experiments: Sequence[Measured]) -> None:
+def _name(experiments: Sequence[ReportedExperiment]) -> None:
     """Give each a name of its own."""
     for title in dict.fromkeys(measured.experiment.title for measured in experiments):
         alike = [measured for measured in experiments if measured.experiment.title == title]
@@ -116,7 +116,7 @@ def _name(experiments: Sequence[Measured]) -> None:
             measured.name = f"{title} ({name})" if len(alike) > 1 else title
 
 
-def _places(path: Path, found: Gathered) -> list[Path]:
+def _places(path: Path, found: ReportInput) -> list[Path]:
     """The files that a path stands for: experiment.json, run.json or others."""
     if path.is_file():
         return [path]
@@ -142,7 +142,7 @@ def _below(folder: Path) -> Iterator[Path]:
             yield from _below(inner)
 
 
-def _experiment(folder: Path, found: Gathered) -> None:
+def _experiment(folder: Path, found: ReportInput) -> None:
     try:
         experiment = open_experiment(folder)
     except BadData as error:
@@ -155,13 +155,13 @@ def _experiment(folder: Path, found: Gathered) -> None:
         return
     runs = [_run(folder / "trials" / name, name, found) for name in experiment.trials]
     found.experiments.append(
-        Measured(folder=folder, experiment=experiment, runs=[ran for ran in runs if ran is not None])
+        ReportedExperiment(folder=folder, experiment=experiment, runs=[ran for ran in runs if ran is not None])
     )
 
 
-def _run(folder: Path, name: str, found: Gathered) -> Ran | None:
+def _run(folder: Path, name: str, found: ReportInput) -> ReportedRun | None:
     """A run folder, as far as it goes."""
-    ran = Ran(name=name, folder=folder)
+    ran = ReportedRun(name=name, folder=folder)
     if (folder / trials.FILE).exists():
         try:
             ran.outcome = trials.load(folder)
@@ -196,17 +196,17 @@ def _rank_file(files: Sequence[Path], rank: int) -> bool:
     return any(file.name.removesuffix(".gz") == wanted for file in files)
 
 
-def _timeline(name: str, files: list[Path], found: Gathered) -> None:
+def _timeline(name: str, files: list[Path], found: ReportInput) -> None:
     try:
         made = timeline.make(sorted(files))
     except BadData as error:
         found.problems.append(str(error))
         return
     found.problems += made.problems
-    found.spent.append(Spent(name=name, report=made))
+    found.spent.append(ReportedTimeline(name=name, report=made))
 
 
-def _file(path: Path, loose: dict[Path, list[Path]], found: Gathered) -> None:
+def _file(path: Path, loose: dict[Path, list[Path]], found: ReportInput) -> None:
     """A file that was given by itself: a benchmark's, or a timeline."""
     try:
         data = path.read_bytes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hora.lab.columns import column, value_text
 from hora.lab.records import Experiment
-from hora.lab.report.cells import heading, text_of
 from hora.workloads.folder import RunFile
 
 __all__ = ["about", "facts_of", "labels"]
@@ -18,6 +18,7 @@ _ALONE = {
     "time",
     "workload",
     "transport",
+    "strategy",
     "method",
     "name",
     "title",
@@ -41,13 +42,13 @@ def labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     ['mnist']
     """
     names = list(dict.fromkeys(name for each in facts for name in each))
-    differs = [name for name in names if len({text_of(name, each.get(name)) for each in facts}) > 1]
+    differs = [name for name in names if len({value_text(name, each.get(name)) for each in facts}) > 1]
     shown = differs or [name for name in ("workload", "title", "name") if name in names][:1]
     made = []
     for each in facts:
         parts = []
         for name in shown:
-            text = text_of(name, each.get(name))
+            text = value_text(name, each.get(name))
             if text:
                 parts.append(text if name in _ALONE else _counted(name, text))
         made.append(", ".join(parts) or "measured")
@@ -90,4 +91,4 @@ def _counted(name: str, text: str) -> str:
         return f"{text} scaling"
     if name in _AFTER:
         return f"{text} {_AFTER[name]}{'' if text == '1' else 's'}"
-    return f"{heading(name)} {text}"
+    return f"{column(name).title} {text}"

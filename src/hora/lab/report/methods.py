@@ -12,9 +12,9 @@ from hora.lab.records import Experiment
 from hora.lab.records.typed import typed_command
 from hora.lab.report import cells
 from hora.lab.report.answer import is_generated, sentence
-from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.gather import ReportedRun, ReportInput
 from hora.lab.report.section import Section
-from hora.lab.timeline.words import plural, size_text
+from hora.text import plural, size_text
 from hora.workloads.folder import RunFile
 
 __all__ = ["Environment", "Methods", "failures", "methods"]
@@ -32,11 +32,11 @@ class Methods(msgspec.Struct, frozen=True, kw_only=True):
 
     notes: list[str]
     environments: list[Environment]
-    tables: list[cells.Table]
+    tables: list[cells.ReportTable]
     commands: list[str]
 
 
-def methods(gathered: Gathered) -> Methods:
+def methods(gathered: ReportInput) -> Methods:
     """All that somebody needs to judge the figures, or to measure again."""
     runs = list(gathered.all_runs())
     notes = [sentence(note) for measured in gathered.experiments for note in measured.experiment.notes]
@@ -60,7 +60,7 @@ def methods(gathered: Gathered) -> Methods:
     )
 
 
-def _seeds(runs: list[Ran]) -> list[int]:
+def _seeds(runs: list[ReportedRun]) -> list[int]:
     found = {ran.file.options.get("seed") for ran in runs if ran.file}
     return sorted(seed for seed in found if isinstance(seed, int))
 
@@ -79,7 +79,7 @@ def _short(command: list[str]) -> list[str]:
     return command
 
 
-def _environments(gathered: Gathered) -> list[Environment]:
+def _environments(gathered: ReportInput) -> list[Environment]:
     """One for every machine and set of versions, with what ran there."""
     found: dict[bytes, tuple[list[str], Mapping[str, Any]]] = {}
     files: list[tuple[str, Experiment | RunFile]] = [(m.name, m.experiment) for m in gathered.experiments]
@@ -125,7 +125,7 @@ def _time(text: str) -> str:
     return f"{text[:10]} {text[11:16]} UTC"
 
 
-def failures(gathered: Gathered) -> Section | None:
+def failures(gathered: ReportInput) -> Section | None:
     """Trials and runs that did not end well."""
     rows = []
     for ran in gathered.all_runs():

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, lines
-from hora.lab.report.gather import Gathered, Ran
+from hora.lab.report.charts import Axis, ChartPoint, Figure, lines
+from hora.lab.report.gather import ReportedRun, ReportInput
 from hora.lab.report.label import labels
 from hora.lab.report.learning import alike, group_title
 from hora.lab.report.section import Section
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 
 __all__ = ["plans"]
 
 _MOST = 8  # series in the plot
 
 
-def plans(gathered: Gathered) -> Section | None:
+def plans(gathered: ReportInput) -> Section | None:
     """The rate over the run, of every plan that differs, in a plot for those of one workload and about one length; runs
     that only measured speed have none worth showing."""
     learned = [m for m in gathered.experiments if m.experiment.kind not in ("throughput", "scaling")]
@@ -45,18 +45,20 @@ def plans(gathered: Gathered) -> Section | None:
     )
 
 
-def _group(runs: Sequence[Ran], suffix: str, title: str) -> tuple[list[Figure], list[dict[str, Any]], list[str]]:
+def _group(
+    runs: Sequence[ReportedRun], suffix: str, title: str
+) -> tuple[list[Figure], list[dict[str, Any]], list[str]]:
     """A plot and rows of the table."""
-    chosen: dict[str, tuple[str, Plan]] = {}
+    chosen: dict[str, tuple[str, LearningRatePlan]] = {}
     for name, ran in zip(_plan_names(runs), runs, strict=True):
         try:
-            plan = msgspec.convert(ran.file.plan if ran.file else {}, Plan)
+            plan = msgspec.convert(ran.file.plan if ran.file else {}, LearningRatePlan)
         except (msgspec.ValidationError, ValueError):
             continue
         chosen.setdefault(repr(plan), (name, plan))
     if not chosen:
         return [], [], []
-    points: list[Point] = []
+    points: list[ChartPoint] = []
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
     workload = next((ran.file.workload for ran in runs if ran.file), "")
@@ -69,7 +71,7 @@ def _group(runs: Sequence[Ran], suffix: str, title: str) -> tuple[list[Figure], 
              "warm-up": str(plan.warmup) if plan.warms_up else "none", "decay": str(plan.decay), "epochs": plan.epochs}
         )  # fmt: skip
         if len(rows) <= _MOST:
-            points += [Point(name, at, plan.lr_at_epoch(at)) for at in _moments(plan)]
+            points += [ChartPoint(name, at, plan.lr_at_epoch(at)) for at in _moments(plan)]
     figure = lines(
         f"learning-rate{suffix}",
         f"Learning rate over the run{title}",
@@ -86,7 +88,7 @@ def _group(runs: Sequence[Ran], suffix: str, title: str) -> tuple[list[Figure], 
     return [figure], rows, more
 
 
-def _plan_names(runs: Sequence[Ran]) -> list[str]:
+def _plan_names(runs: Sequence[ReportedRun]) -> list[str]:
     facts = []
     for ran in runs:
         assert ran.file is not None
@@ -103,7 +105,7 @@ def _plan_names(runs: Sequence[Ran]) -> list[str]:
     return labels(facts)
 
 
-def _moments(plan: Plan) -> list[float]:
+def _moments(plan: LearningRatePlan) -> list[float]:
     """Where to look: evenly, and just before and at every epoch, where rates jump."""
     count = max(1, math.ceil(plan.epochs))
     if count <= 200:

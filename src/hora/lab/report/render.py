@@ -1,4 +1,5 @@
-"""The page and the files: templates filled, Vega put inside, plots drawn as SVG and PNG.
+"""The page and the files: templates filled, Vega put inside, plots drawn as SVG, PNG and PDF,
+and written as CSV.
 
 ``page/`` has the template, the one style sheet and the one script. The page loads nothing: Vega comes out of
 vl-convert, and a policy in the page's head forbids the browser to fetch anything.
@@ -6,7 +7,9 @@ vl-convert, and a policy in the page's head forbids the browser to fetch anythin
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,10 +22,11 @@ import msgspec
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.lab.report.charts import Figure
 
-__all__ = ["check", "draw", "file_spec", "fill", "palette"]
+__all__ = ["as_csv", "check", "draw", "file_spec", "fill", "palette"]
 
 _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 _FILE_WIDTH, _PNG_SCALE = 640, 2.0
+_FOR_DRAWING = ("dot", "place", "side", "colour")
 # The marks of charts.SHAPES, around the middle of an icon of 28 by 16.
 _ICONS = {
     "circle": "M14 3.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9z",
@@ -136,11 +140,12 @@ def file_spec(figure: Figure) -> dict[str, Any]:
     whole = {
         **figure.spec,
         "title": title,
-        "width": _FILE_WIDTH,
+        **({} if "facet" in figure.spec else {"width": _FILE_WIDTH}),
         "background": colours["paper"],
         "padding": 20,
         "config": {key: value for key, value in IN_FILE.items() if key not in ("background", "padding", "autosize")}
-        | ({"legend": {"disable": True}} if len(figure.keys) < 2 else {}),
+        | ({"legend": {"disable": True}} if len(figure.keys) < 2 else {})
+        | figure.spec.get("config", {}),
     }
     text = _VARIABLE.sub(lambda match: colours[match[1]], msgspec.json.encode(whole).decode())
     made: dict[str, Any] = msgspec.json.decode(text)
@@ -148,7 +153,7 @@ def file_spec(figure: Figure) -> dict[str, Any]:
 
 
 def draw(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Write every figure as SVG and PNG; the files, in order."""
+    """Write every figure as SVG, PNG and PDF, and what it shows as CSV; the files, in order."""
     import vl_convert
 
     written = []
@@ -156,7 +161,10 @@ def draw(figures: Sequence[Figure], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for figure in figures:
             svg = vl_convert.vegalite_to_svg(file_spec(figure))
-            drawings = {".svg": svg.encode(), ".png": vl_convert.svg_to_png(svg, scale=_PNG_SCALE)}
+            drawings = {
+                ".svg": svg.encode(), ".png": vl_convert.svg_to_png(svg, scale=_PNG_SCALE),
+                ".pdf": vl_convert.svg_to_pdf(svg), ".csv": as_csv(figure).encode(),
+            }  # fmt: skip
             for suffix, data in drawings.items():
                 path = folder / f"{figure.name}{suffix}"
                 path.write_bytes(data)
@@ -164,6 +172,26 @@ def draw(figures: Sequence[Figure], folder: Path) -> list[Path]:
     except OSError as error:
         raise UsageError(f"--plots {folder} cannot be written: {error.strerror}. Give another folder.") from None
     return written
+
+
+def as_csv(figure: Figure) -> str:
+    """The values of a figure, a line each. Columns that are empty throughout are left out.
+
+    >>> from hora.lab.report.charts import Axis, ChartPoint, lines
+    >>> print(as_csv(lines("a", "A", [ChartPoint("one", 1, 2.5)], Axis("x"), Axis("y"))), end="")
+    series,style,x,y
+    one,solid,1,2.5
+    """
+    values: list[dict[str, Any]] = figure.spec["data"]["values"]
+    names = [
+        name for name in dict.fromkeys(key for value in values for key in value)
+        if name not in _FOR_DRAWING and any(value.get(name) not in (None, "") for value in values)
+    ]  # fmt: skip
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(values)
+    return file.getvalue()
 
 
 def check() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hora.lab.report.cells import Table
+from hora.lab.report.cells import ReportTable
 from hora.lab.report.charts import Figure
 
 __all__ = ["Section"]
@@ -17,6 +17,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     words: list[str] = []
     figures: list[Figure] = []
-    tables: list[Table] = []
-    reference: list[Table] = []
+    tables: list[ReportTable] = []
+    reference: list[ReportTable] = []
     notes: list[str] = []

@@ -9,19 +9,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hora.lab import published
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Bar, Fall, Figure, Point, bars, lines, waterfall
-from hora.lab.report.gather import Gathered, Measured, Ran
+from hora.lab.report.charts import Axis, ChartBar, ChartPoint, Figure, WaterfallBar, bars, lines, waterfall
+from hora.lab.report.gather import ReportedExperiment, ReportedRun, ReportInput
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
 from hora.lab.scaling.waterfall import above_ideal
-from hora.lab.timeline.words import share_text
+from hora.lab.throughput.strategies import compared
+from hora.predict import published
+from hora.text import share_text, time_text
 
 __all__ = ["named", "scaling", "series_of", "speed_rows", "throughput"]
 
 Row = dict[str, Any]
-_SERIES = ("workload", "mode", "batch", "global_batch", "threads", "transport")
+_SERIES = ("workload", "mode", "batch", "global_batch", "threads", "transport", "strategy")
 _INTERVALS = "Vertical lines are 90 % intervals."
 _IDEAL = "ideal"
 _ALONE = "without communication"
@@ -51,7 +52,7 @@ def number(row: Mapping[str, Any], *names: str) -> float:
     return math.nan
 
 
-def speed_rows(gathered: Gathered) -> list[Row]:
+def speed_rows(gathered: ReportInput) -> list[Row]:
     """A row for all that was measured on a number of workers: of experiments on speed; if there are none, of runs,
     whose images/s have warm-up and everything else in them."""
     rows: list[Row] = []
@@ -67,7 +68,7 @@ def speed_rows(gathered: Gathered) -> list[Row]:
     return rows or [row for row in map(_of_run, gathered.runs) if row is not None]
 
 
-def _of_run(ran: Ran) -> Row | None:
+def _of_run(ran: ReportedRun) -> Row | None:
     """Of a run by itself; the lab's figures if it has them."""
     if ran.file is None or not ran.file.result:
         return None
@@ -80,7 +81,7 @@ def _of_run(ran: Ran) -> Row | None:
     if outcome is not None and math.isfinite(outcome.images_per_s):
         row |= {
             "images_per_s": outcome.images_per_s, "low": outcome.images_per_s_low, "high": outcome.images_per_s_high,
-            "cpu_share": outcome.cpu_share, "memory_mb": outcome.memory_bytes / 1e6 or None,
+            "cpu_share": outcome.cpu_share, "memory_mb": outcome.memory_bytes / 2**20 or None,
         }  # fmt: skip
     return row if math.isfinite(number(row, "images_per_s")) else None
 
@@ -128,7 +129,7 @@ def _of_its_own(title: str) -> str:
 # ---- throughput ----
 
 
-def throughput(gathered: Gathered) -> Section | None:
+def throughput(gathered: ReportInput) -> Section | None:
     """Images/s by workers, and by batch."""
     rows = [row for row in speed_rows(gathered) if math.isfinite(number(row, "images_per_s"))]
     if not rows:
@@ -147,7 +148,8 @@ def throughput(gathered: Gathered) -> Section | None:
         for measured in gathered.experiments
         if measured.experiment.kind == "throughput" and measured.experiment.rows
     ]
-    return Section(anchor="throughput", title="Throughput", figures=figures, tables=tables)
+    words = [f"{text}." for text in compared([row for row in rows if row["kind"] == "throughput"])]
+    return Section(anchor="throughput", title="Throughput", words=words, figures=figures, tables=tables)
 
 
 def _by_workers(rows: Sequence[Row]) -> Figure:
@@ -155,14 +157,16 @@ def _by_workers(rows: Sequence[Row]) -> Figure:
     for name, row in named(rows):
         workers = number(row, "workers")
         points.append(
-            Point(name, workers, number(row, "images_per_s"), number(row, "low"), number(row, "high"), note=_note(row))
+            ChartPoint(
+                name, workers, number(row, "images_per_s"), number(row, "low"), number(row, "high"), note=_note(row)
+            )
         )
         if workers > 1 and math.isfinite(limit := number(row, "limit_images_per_s")):
             limits = True
-            points.append(Point(name, workers, limit, style="dashed", note=_ALONE))
+            points.append(ChartPoint(name, workers, limit, style="dashed", note=_ALONE))
     for name, row in named(rows) if limits else ():
         if number(row, "workers") == 1:  # one worker is its own limit: where the dashed line begins
-            points.append(Point(name, 1, number(row, "images_per_s"), style="dashed"))
+            points.append(ChartPoint(name, 1, number(row, "images_per_s"), style="dashed"))
     caption = f"{_INTERVALS} Dashed: the same processes at once, each training alone, without communication."
     return lines(
         "throughput-by-workers",
@@ -176,7 +180,7 @@ def _by_workers(rows: Sequence[Row]) -> Figure:
 
 def _by_batch(rows: Sequence[Row]) -> Figure:
     points = [
-        Point(name, number(row, "batch"), number(row, "images_per_s"), number(row, "low"), number(row, "high"))
+        ChartPoint(name, number(row, "batch"), number(row, "images_per_s"), number(row, "low"), number(row, "high"))
         for name, row in named(rows, "workers", leave_out=["batch"])
     ]
     batches = tuple(sorted({point.x for point in points}))
@@ -195,7 +199,7 @@ def _note(row: Mapping[str, Any]) -> str:
     return f"{wait / step:.0%} of a step waits for data" if math.isfinite(wait) and step > 0 else ""
 
 
-def _workers_axis(points: Sequence[Point], scale: str = "log") -> Axis:
+def _workers_axis(points: Sequence[ChartPoint], scale: str = "log") -> Axis:
     ticks = tuple(sorted({point.x for point in points}))
     return Axis("workers", "d", "log" if scale == "log" else "linear", 2, ticks=ticks)
 
@@ -217,9 +221,11 @@ class SpeedUp(NamedTuple):
 def _speed_ups(rows: Sequence[Row]) -> Iterator[SpeedUp]:
     """As the rows have it, or from their images/s."""
     pairs = named(rows)
-    base = {name: number(row, "images_per_s") for name, row in pairs if number(row, "workers") == 1}
+    for name in dict.fromkeys(name for name, row in pairs if row.get("strategy") == "ddp"):
+        yield SpeedUp(name, 1.0, 1.0)  # one worker averages with nobody: it stands in Hora's rows
+    base = {_apart(row): number(row, "images_per_s") for _, row in pairs if number(row, "workers") == 1}
     for name, row in pairs:
-        workers, one = number(row, "workers"), base.get(name, math.nan)
+        workers, one = number(row, "workers"), base.get(_apart(row), math.nan)
         if math.isfinite(known := number(row, "speed_up")):
             low, high = number(row, "speed_up_low"), number(row, "speed_up_high")
             yield SpeedUp(name, workers, known, low, high, workers * number(row, "limit_efficiency"))
@@ -228,7 +234,13 @@ def _speed_ups(rows: Sequence[Row]) -> Iterator[SpeedUp]:
             yield SpeedUp(name, workers, number(row, "images_per_s") / one, limit=limit)
 
 
-def scaling(gathered: Gathered) -> Section | None:
+def _apart(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What rows have in common that are compared with the same single worker: all but who averages."""
+    series = {name: value for name, value in series_of(row).items() if name != "strategy"}
+    return (str(row.get("title")), *(f"{name} {value}" for name, value in sorted(series.items())))
+
+
+def scaling(gathered: ReportInput) -> Section | None:
     """Speed-up and efficiency, beside the ideal and what the study has published."""
     rows = [row for row in speed_rows(gathered) if math.isfinite(number(row, "images_per_s"))]
     found = list(_speed_ups(rows))
@@ -258,7 +270,8 @@ def scaling(gathered: Gathered) -> Section | None:
     study = list(_published())
     words = [
         "Speed-up is images/s over those of one worker; efficiency is speed-up over workers. In grey, what the "
-        f"reference study has published for {published.hardware()['gpu']} GPUs, ResNet-50 and a batch of 128."
+        f"reference study has published for {published.hardware()['gpu']} GPUs, ResNet-50 and a batch of 128.",
+        *(f"{text}." for text in compared(rows)),
     ]
     return Section(
         anchor="scaling",
@@ -268,16 +281,20 @@ def scaling(gathered: Gathered) -> Section | None:
             *(figure for figures, _ in ways for figure in figures),
             _speed_up_figure(found, study, most),
             _efficiency_figure(found, study),
+            *_node_figure(rows),
         ],
         tables=[*tables, *(table for _, table in ways)],
         reference=[_published_table()],
     )
 
 
-def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
+def _ways(measured: ReportedExperiment) -> Iterator[tuple[list[Figure], cells.ReportTable]]:
     """The way from ideal to measured, of each mode's largest job, as `hora lab scaling` prints it; and how it changes
     with the workers."""
-    rows = [row for row in measured.experiment.rows if row.get("waterfall") and row.get("state", "done") == "done"]
+    rows = [
+        row for row in measured.experiment.rows
+        if row.get("waterfall") and row.get("state", "done") == "done" and row.get("strategy", "hora") == "hora"
+    ]  # fmt: skip
     if measured.experiment.kind != "scaling":
         return
     modes = list(dict.fromkeys(row.get("mode") for row in rows))
@@ -288,9 +305,12 @@ def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
         of = f", {mode} scaling" if len(modes) > 1 else ""
         known = [part for part in top["waterfall"] if math.isfinite(number(part, "share"))]
         total_ms = sum(number(part, "ms") for part in known)
-        falls = [Fall(str(part["part"]), number(part, "share"), _part_text(part), note=part["title"]) for part in known]
+        falls = [
+            WaterfallBar(str(part["part"]), number(part, "share"), _part_text(part), note=part["title"])
+            for part in known
+        ]
         falls.append(
-            Fall("a step", 1.0, _part_text({"ms": total_ms, "share": 1.0}), "with all of its parts", whole=True)
+            WaterfallBar("a step", 1.0, _part_text({"ms": total_ms, "share": 1.0}), "with all of its parts", whole=True)
         )
         unknown = [str(part["title"]) for part in top["waterfall"] if part not in known]
         figures = [
@@ -305,7 +325,9 @@ def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
         ]
         if len(mine) > 1:
             parts = [
-                Bar(f"{int(row['workers'])} workers", str(part["part"]), number(part, "share"), note=str(part["title"]))
+                ChartBar(
+                    f"{int(row['workers'])} workers", str(part["part"]), number(part, "share"), note=str(part["title"])
+                )
                 for row in mine
                 for part in row["waterfall"]
             ]
@@ -329,7 +351,7 @@ def _ways(measured: Measured) -> Iterator[tuple[list[Figure], cells.Table]]:
 
 
 def _part_text(part: Mapping[str, Any]) -> str:
-    return f"{cells.number_text(number(part, 'ms'))} ms, {share_text(number(part, 'share'))}"
+    return f"{time_text(number(part, 'ms') / 1e3)}, {share_text(number(part, 'share'))}"
 
 
 def _published() -> Iterator[SpeedUp]:
@@ -346,10 +368,16 @@ _FRAMEWORKS = {"horovod+tensorflow": "Horovod, TensorFlow", "pytorch": "PyTorch"
 
 def _speed_up_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp], most: float) -> Figure:
     reach = max(4.0, 2 * most)
-    points = [Point(each.series, each.workers, each.value, each.low, each.high, note=_believed(each)) for each in found]
-    points += [Point(each.series, each.workers, each.limit, style="dashed", note=_ALONE) for each in _limits(found)]
-    points += [Point(_IDEAL, at, at, style="dashed") for at in (1.0, reach)]
-    points += [Point(each.series, each.workers, each.value, style="dashed") for each in study if each.workers <= reach]
+    points = [
+        ChartPoint(each.series, each.workers, each.value, each.low, each.high, note=_believed(each)) for each in found
+    ]
+    points += [
+        ChartPoint(each.series, each.workers, each.limit, style="dashed", note=_ALONE) for each in _limits(found)
+    ]
+    points += [ChartPoint(_IDEAL, at, at, style="dashed") for at in (1.0, reach)]
+    points += [
+        ChartPoint(each.series, each.workers, each.value, style="dashed") for each in study if each.workers <= reach
+    ]
     return lines(
         "speed-up",
         "Speed-up",
@@ -363,15 +391,15 @@ def _speed_up_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp], most: f
 
 def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Figure:
     points = [
-        Point(each.series, n, each.value / n, each.low / n, each.high / n, note=_believed(each))
+        ChartPoint(each.series, n, each.value / n, each.low / n, each.high / n, note=_believed(each))
         for each in found
         for n in (each.workers,)
     ]
     points += [
-        Point(each.series, each.workers, each.limit / each.workers, style="dashed", note=_ALONE)
+        ChartPoint(each.series, each.workers, each.limit / each.workers, style="dashed", note=_ALONE)
         for each in _limits(found)
     ]
-    points += [Point(each.series, each.workers, each.value / each.workers, style="dashed") for each in study]
+    points += [ChartPoint(each.series, each.workers, each.value / each.workers, style="dashed") for each in study]
     ticks = tuple(sorted({point.x for point in points}))
     return lines(
         "efficiency",
@@ -386,6 +414,28 @@ def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Fi
     )
 
 
+def _node_figure(rows: Sequence[Row]) -> list[Figure]:
+    """Efficiency by node, where workers were on several."""
+    points = [
+        ChartPoint(name, number(row, "nodes"), value)
+        for name, row in named(rows, leave_out=["global_batch"])
+        if math.isfinite(value := number(row, "node_efficiency"))
+    ]
+    if len({point.x for point in points}) < 2:
+        return []
+    ticks = tuple(sorted({point.x for point in points}))
+    return [
+        lines(
+            "efficiency-by-node",
+            "Efficiency by node",
+            points,
+            Axis("nodes", "d", "log", 2, ticks=ticks),
+            Axis("speed-up / nodes", ".0%", zero=any(point.y < 0.5 for point in points)),
+            caption="Against one node full of workers. 100 % is ideal.",
+        )
+    ]
+
+
 def _believed(each: SpeedUp) -> str:
     """What is to be said of more than ideal."""
     return "above ideal: not to be believed" if above_ideal(each.value / each.workers) else ""
@@ -397,7 +447,7 @@ def _limits(found: Sequence[SpeedUp]) -> list[SpeedUp]:
     return [each for each in found if each.series in several and math.isfinite(each.limit)]
 
 
-def _published_table() -> cells.Table:
+def _published_table() -> cells.ReportTable:
     rows = []
     for framework in published.FRAMEWORKS:
         ones = {row.batch: row.images_per_s for row in published.throughput(framework) if row.workers == 1}

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, Style, lines
-from hora.lab.report.gather import Gathered
+from hora.lab.report.charts import Axis, ChartPoint, Figure, Style, lines
+from hora.lab.report.gather import ReportInput
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
 
@@ -18,7 +18,7 @@ __all__ = ["study"]
 Row = Mapping[str, Any]
 
 
-def study(gathered: Gathered) -> Section | None:
+def study(gathered: ReportInput) -> Section | None:
     """Speed-up by workers, for every framework of the study and what stands for it here."""
     figures, tables = [], []
     for place, measured in enumerate(m for m in gathered.experiments if m.experiment.kind == "study"):
@@ -57,8 +57,8 @@ def _speed_ups(rows: Sequence[Row], place: int) -> list[Figure]:
         quiet.append(there)
         style: Style = "predicted" if row.get("state") == "predicted" else "solid"
         note = "predicted" if style == "predicted" else "measured"
-        points.append(Point(here, number(row, "workers"), number(row, "speed_up"), style=style, note=note))
-        points.append(Point(there, number(row, "gpus"), number(row, "published_speed_up"), style="dashed"))
+        points.append(ChartPoint(here, number(row, "workers"), number(row, "speed_up"), style=style, note=note))
+        points.append(ChartPoint(there, number(row, "gpus"), number(row, "published_speed_up"), style="dashed"))
     points = [point for point in points if math.isfinite(point.y)]
     if not points:
         return []
@@ -68,7 +68,7 @@ def _speed_ups(rows: Sequence[Row], place: int) -> list[Figure]:
             points.append(last._replace(style="predicted", dot=False))
     ticks = tuple(sorted({point.x for point in points}))
     top = max(ticks)
-    points += [Point("ideal", at, at, style="dashed") for at in (1.0, top) if top > 1]
+    points += [ChartPoint("ideal", at, at, style="dashed") for at in (1.0, top) if top > 1]
     return [
         lines(
             f"study-speed-up-{place + 1}",

@@ -3,41 +3,82 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from hora.lab.columns import column
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Figure, Point, lines
-from hora.lab.report.gather import Gathered, Measured
+from hora.lab.report.charts import Axis, ChartBar, ChartPoint, Figure, bars, lines
+from hora.lab.report.gather import ReportedExperiment, ReportInput
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
 
-__all__ = ["sweep"]
+__all__ = ["sweep", "varied"]
 
 _MOST_TICKS = 8
 
 
-def sweep(gathered: Gathered) -> Section | None:
+def sweep(gathered: ReportInput) -> Section | None:
     """The points of sweeps: a table, and the metric by the option with the most values."""
-    tables: list[cells.Table] = []
+    tables: list[cells.ReportTable] = []
     figures: list[Figure] = []
     for measured in gathered.experiments:
         if measured.experiment.kind == "sweep" and measured.experiment.rows:
             tables.append(
                 cells.table(measured.experiment.rows, measured.name, leave_out=["error"], about=measured.about)
             )
-            figures += _metric_figure(measured, len(figures))
+            figures += [*_metric_figure(measured, len(figures)), *_choices_figure(measured)]
     return Section(anchor="sweep", title="Sweep", figures=figures, tables=tables) if tables else None
 
 
-def _metric_figure(measured: Measured, before: int) -> list[Figure]:
+def varied(measured: ReportedExperiment, rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
+    """The options that the sweep varies; of a record that does not tell, whatever differs and is no result."""
+    results = {
+        "trial",
+        "images_per_s",
+        "time_s",
+        "best",
+        "state",
+        "error",
+        "peak_lr",
+        "steps",
+        "best_step",
+        "top5",
+        metric,
+    }
+    told = measured.experiment.options.get("swept")
+    names = told if isinstance(told, list | tuple) and told else list(rows[0] if rows else {})
+    return [name for name in map(str, names) if name not in results and len({str(row.get(name)) for row in rows}) > 1]
+
+
+def _choices_figure(measured: ReportedExperiment) -> list[Figure]:
+    """The best of each choice that is a word, such as the optimizer, with what it was reached with."""
     rows = [row for row in measured.experiment.rows if row.get("state", "done") == "done"]
     metric = str(measured.experiment.options.get("metric") or "val_accuracy")
-    results = {"trial", "images_per_s", "time_s", "best", "state", "error", metric}
-    swept = [
-        name
-        for name in (rows[0] if rows else {})
-        if name not in results and len({str(row.get(name)) for row in rows}) > 1
-    ]
+    best = max if measured.experiment.options.get("highest", True) else min
+    figures = []
+    for name in measured.experiment.options.get("swept") or ():
+        known = [row for row in rows if isinstance(row.get(name), str) and math.isfinite(number(row, metric))]
+        choices = dict.fromkeys(str(row[name]) for row in known)
+        if len(choices) < 2:
+            continue
+        parts = []
+        for choice in choices:
+            row = best((row for row in known if row[name] == choice), key=lambda row: number(row, metric))
+            parts.append(ChartBar(choice, column(metric).title, number(row, metric), note=str(row.get("trial", ""))))
+        share = "accuracy" in metric or "top" in metric
+        axis = Axis(column(metric).title, ".1%" if share else "~s")
+        caption = "The best run of each."
+        title = f"Best {column(metric).title} by {column(name).title}"
+        figures.append(bars(f"sweep-{measured.folder.name}-{name}", title, parts, axis, caption=caption))
+    return figures
+
+
+def _metric_figure(measured: ReportedExperiment, before: int) -> list[Figure]:
+    rows = [row for row in measured.experiment.rows if row.get("state", "done") == "done"]
+    metric = str(measured.experiment.options.get("metric") or "val_accuracy")
+    swept = varied(measured, rows, metric)
     numeric = [
         name for name in swept if all(math.isfinite(number(row, name)) and number(row, name) > 0 for row in rows)
     ]
@@ -48,7 +89,7 @@ def _metric_figure(measured: Measured, before: int) -> list[Figure]:
     names = labels([{name: row[name] for name in others} for row in rows])
     values = [number(row, across) for row in rows]
     points = [
-        Point(name, number(row, across), number(row, metric), note=str(row.get("trial", "")))
+        ChartPoint(name, number(row, across), number(row, metric), note=str(row.get("trial", "")))
         for name, row in zip(names, rows, strict=True)
     ]
     ticks = tuple(sorted(set(values))) if len(set(values)) <= _MOST_TICKS else ()
@@ -56,15 +97,15 @@ def _metric_figure(measured: Measured, before: int) -> list[Figure]:
     return [
         lines(
             f"sweep-{before + 1}",
-            f"{cells.heading(metric)} by {cells.heading(across)}".capitalize(),
+            f"{column(metric).title} by {column(across).title}".capitalize(),
             points,
             Axis(
-                cells.heading(across),
+                column(across).title,
                 "~g",
                 "log" if max(values) > 8 * min(values) else "linear",
                 ticks=ticks,
                 nice=False,
             ),
-            Axis(cells.heading(metric), ".1%" if share else "~s"),
+            Axis(column(metric).title, ".1%" if share else "~s"),
         )
     ]

@@ -7,12 +7,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hora.lab.columns import number_text
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, Bar, Figure, bars
-from hora.lab.report.gather import Gathered, Spent
+from hora.lab.report.charts import Axis, ChartBar, Figure, bars
+from hora.lab.report.gather import ReportedTimeline, ReportInput
 from hora.lab.report.section import Section
 from hora.lab.report.speed import named, number, speed_rows
-from hora.lab.timeline.measure import RankTime
+from hora.lab.report.use import over_time
+from hora.timeline.numbers import RankTime
 
 __all__ = ["timelines", "utilisation"]
 
@@ -23,7 +25,7 @@ _PARTS = {
 }  # fmt: skip
 
 
-def utilisation(gathered: Gathered) -> Section | None:
+def utilisation(gathered: ReportInput) -> Section | None:
     """CPU, GPU and memory, for every configuration that was measured."""
     rows = [row for row in speed_rows(gathered) if math.isfinite(number(row, "cpu_share"))]
     rows = rows or _of_trials(gathered)
@@ -31,11 +33,12 @@ def utilisation(gathered: Gathered) -> Section | None:
         return None
     everything = named(rows, "workers")
     shown = everything[:_MOST_BARS]
-    cpu = [Bar(name, "CPU", number(row, "cpu_share"), note=_step(row)) for name, row in shown]
-    gpu = [Bar(name, "GPU", value) for name, row in shown if math.isfinite(value := number(row, "gpu_share"))]
-    memory = [Bar(name, "memory", number(row, "memory_mb") / 1e3) for name, row in shown]
+    cpu = [ChartBar(name, "CPU", number(row, "cpu_share"), note=_step(row)) for name, row in shown]
+    gpu = [ChartBar(name, "GPU", value) for name, row in shown if math.isfinite(value := number(row, "gpu_share"))]
+    memory = [ChartBar(name, "memory", number(row, "memory_mb") / 2**10) for name, row in shown]
     figures = [
         bars("cpu", "CPU", cpu, Axis("of the cores that the job may use", ".0%"), longest=1.0),
+        *over_time(gathered),
         *([bars("gpu", "GPU", gpu, Axis("of the time", ".0%"), longest=1.0)] if gpu else []),
         *(
             [bars("memory", "Memory", memory, Axis("GB, at most, all processes together", "~r"))]
@@ -53,7 +56,7 @@ def utilisation(gathered: Gathered) -> Section | None:
     )
 
 
-def _of_trials(gathered: Gathered) -> list[dict[str, Any]]:
+def _of_trials(gathered: ReportInput) -> list[dict[str, Any]]:
     """Of experiments whose rows do not tell: by factor or trial."""
     found: dict[str, list[dict[str, Any]]] = {}
     for ran in gathered.all_runs():
@@ -63,7 +66,7 @@ def _of_trials(gathered: Gathered) -> list[dict[str, Any]]:
             found.setdefault(name, []).append(
                 {
                     "title": name, "workers": trial.workers, "batch": trial.options.get("batch"),
-                    "cpu_share": ran.outcome.cpu_share, "memory_mb": ran.outcome.memory_bytes / 1e6,
+                    "cpu_share": ran.outcome.cpu_share, "memory_mb": ran.outcome.memory_bytes / 2**20,
                     "gpu_share": ran.outcome.gpu_share, "first_batch_s": ran.outcome.first_batch_s,
                 }
             )  # fmt: skip
@@ -74,16 +77,16 @@ def _of_trials(gathered: Gathered) -> list[dict[str, Any]]:
     ]
 
 
-def _any(parts: Sequence[Bar]) -> bool:
+def _any(parts: Sequence[ChartBar]) -> bool:
     return any(math.isfinite(part.value) and part.value > 0 for part in parts)
 
 
 def _step(row: Mapping[str, Any]) -> str:
     step = number(row, "step_ms")
-    return f"a step takes {cells.number_text(step)} ms" if math.isfinite(step) else ""
+    return f"a step takes {number_text(step)} ms" if math.isfinite(step) else ""
 
 
-def _table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> cells.Table:
+def _table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> cells.ReportTable:
     columns = ("cpu_share", "gpu_share", "memory_mb", "step_ms", "data_ms", "first_batch_s", "images_per_s_study")
     lines = [{"run": name, **{column: row.get(column) for column in columns}} for name, row in rows]
     return cells.table(lines, "Steps and resources")
@@ -92,7 +95,7 @@ def _table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> cells.Table:
 # ---- timelines ----
 
 
-def timelines(gathered: Gathered) -> Section | None:
+def timelines(gathered: ReportInput) -> Section | None:
     """Where each rank's time goes, by its timeline."""
     if not gathered.spent:
         return None
@@ -113,10 +116,10 @@ def timelines(gathered: Gathered) -> Section | None:
     )
 
 
-def _breakdown(spent: Spent, place: int, several: bool) -> Figure:
+def _breakdown(spent: ReportedTimeline, place: int, several: bool) -> Figure:
     ranks = spent.report.numbers.ranks[:32]
     parts = [
-        Bar(f"rank {time.rank}", name, time.share(getattr(time, field)))
+        ChartBar(f"rank {time.rank}", name, time.share(getattr(time, field)))
         for time in ranks
         for name, field in _PARTS.items()
         if any(getattr(each, field) for each in ranks)

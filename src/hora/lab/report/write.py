@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 
 from hora import __version__
-from hora.checkpoint.whole import replacing
 from hora.errors import UsageError
+from hora.files import replacing
 from hora.lab.records import Experiment
-from hora.lab.report import benchmarks, gan, learning, plans, render, speed, study, sweeps, time_spent
+from hora.lab.report import benchmarks, elastic, gan, learning, plans, render, speed, study, sweeps, time_spent
 from hora.lab.report.answer import answer
-from hora.lab.report.gather import Gathered, gather
+from hora.lab.report.gather import ReportInput, gather
 from hora.lab.report.methods import failures, methods
 from hora.lab.report.section import Section
-from hora.lab.timeline.words import plural
+from hora.text import plural
 from hora.workloads.folder import RunFile
 
 __all__ = ["Written", "sections", "write"]
@@ -32,13 +32,12 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-def sections(gathered: Gathered) -> list[Section]:
+def sections(gathered: ReportInput) -> list[Section]:
     """Those that have something to show, in the order of the page. One whose rows are not what they should be is a
     problem, and the others are made."""
     makers = (
-        study.study, speed.scaling, speed.throughput, learning.quality, gan.gan3d, sweeps.sweep, plans.plans,
-        time_spent.timelines,
-        time_spent.utilisation, benchmarks.benchmarks, failures,
+        study.study, speed.scaling, speed.throughput, learning.quality, gan.gan3d, elastic.elastic, sweeps.sweep,
+        plans.plans, time_spent.timelines, time_spent.utilisation, benchmarks.benchmarks, failures,
     )  # fmt: skip
     found = []
     for maker in makers:
@@ -88,7 +87,7 @@ def write(paths: Sequence[Path], page: Path, plots: Path | None = None, title: s
     return Written(page=page, plots=drawn, words=[str(each) for each in said.words], problems=gathered.problems)
 
 
-def _title(gathered: Gathered) -> str:
+def _title(gathered: ReportInput) -> str:
     titles = list(dict.fromkeys(measured.experiment.title for measured in gathered.experiments))
     workloads = {title.partition(": ")[0] for title in titles}
     workloads |= {ran.file.workload for ran in gathered.runs if ran.file and titles}
@@ -108,7 +107,7 @@ def _listed(words: Sequence[str]) -> str:
     return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]
 
 
-def _counts(gathered: Gathered) -> str:
+def _counts(gathered: ReportInput) -> str:
     parts = [
         (len(gathered.experiments), "experiment"), (len(gathered.runs), "run"), (len(gathered.benches), "benchmark"),
         (0 if gathered.experiments or gathered.runs else len(gathered.spent), "timeline"),
@@ -117,7 +116,7 @@ def _counts(gathered: Gathered) -> str:
     return _listed(said) if said else "nothing"
 
 
-def _facts(gathered: Gathered) -> str:
+def _facts(gathered: ReportInput) -> str:
     """A line below the title: how many trials, on what, when."""
     trials = sum(len(measured.runs) for measured in gathered.experiments)
     files: list[Experiment | RunFile] = [measured.experiment for measured in gathered.experiments]

@@ -20,14 +20,14 @@ from hora.lab.scaling.series import Mode
 from hora.lab.scaling.waterfall import Levels, Part
 from hora.lab.throughput.estimate import Draws, Estimate, estimate
 from hora.lab.throughput.pool import Pool, ratio
-from hora.lab.timeline.report import Report
-from hora.lab.timeline.verdict import Finding
 from hora.lab.trial.turns import meeting_s
+from hora.timeline.report import TimelineReport
+from hora.timeline.verdict import TimelineFinding
 
-__all__ = ["Evidence", "Link", "Pauses", "Place", "divide"]
+__all__ = ["Evidence", "HostTraffic", "Pauses", "RunConditions", "divide"]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RunConditions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job ran, and how."""
 
     mode: Mode = "weak"
@@ -77,7 +77,7 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
         return self.save_s / self.save_every / self.steps_per_epoch if self.save_every else 0.0
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class HostTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """What crosses from host to host in a step, and how fast."""
 
     bytes: float  # that each host sends
@@ -90,7 +90,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Shares are of the time of a step of the whole job, its pauses included, from 0 to 1; what was not measured is
     nan, or 0 where it could not have been."""
 
-    place: Place
+    place: RunConditions
     step_s: float  # without pauses
     alone_s: float
     efficiency: Estimate
@@ -110,7 +110,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     remedy_threads: int = 0
     remedy: Estimate = Estimate(0.0, 0.0, 0.0)  # saved by these threads, as a share of the step; measured
     pauses: Pauses | None = None
-    timeline: tuple[Finding, ...] = ()
+    timeline: tuple[TimelineFinding, ...] = ()
     arrivals_known: bool = False  # by the timeline, which then names a rank that is late, if one is
     gradient_bytes: float = math.nan  # a step
     batches: float = math.nan  # fused operations a step
@@ -134,7 +134,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return sum(part.seconds for part in self.parts if math.isfinite(part.seconds)) or self.step_s
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> HostTraffic | None:
         """What a link between hosts carries; None on one host, or where too little is known."""
         hosts, moving = self.place.hosts, self.share("moving", "communication")
         if hosts < 2 or not math.isfinite(self.gradient_bytes) or moving <= 0:
@@ -143,11 +143,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         seconds = share * self.total_s
         sent = 2 * (hosts - 1) / hosts * self.gradient_bytes  # a ring's
         known = self.bytes_per_s * sent / self.gradient_bytes if math.isfinite(self.bytes_per_s) else sent / seconds
-        return Link(bytes=sent, mbit_per_s=8e-6 * known, seconds=seconds, share=share) if seconds > 0 else None
+        return HostTraffic(bytes=sent, mbit_per_s=8e-6 * known, seconds=seconds, share=share) if seconds > 0 else None
 
 
 def divide(
-    place: Place,
+    place: RunConditions,
     job: Pool,
     limit: Pool,
     alone: Pool,
@@ -156,7 +156,7 @@ def divide(
     remedy: Pool | None = None,
     remedy_threads: int = 0,
     pauses: Pauses | None = None,
-    report: Report | None = None,
+    report: TimelineReport | None = None,
 ) -> Evidence | None:
     """The evidence; None if the job or one worker alone could not be measured.
 
@@ -227,10 +227,13 @@ def divide(
     )
 
 
-def _rate(report: Report | None) -> float:
-    """Bytes a second of what moves most."""
-    rates = [kind for kind in report.numbers.kinds if kind.bytes_per_s is not None] if report else []
-    return max(rates, key=lambda kind: kind.nbytes).bytes_per_s or math.nan if rates else math.nan
+def _rate(report: TimelineReport | None) -> float:
+    """Bytes a second of gradients while any of them moves: several may at once, and each alone would seem slower."""
+    if report is None or not report.numbers.ranks or not report.numbers.fusion.sized:
+        return math.nan
+    fusion, first = report.numbers.fusion, report.numbers.ranks[0]
+    moved = fusion.bytes / max(1, fusion.batches) * fusion.per_step * first.steps
+    return 1e6 * moved / first.move_us if moved and first.move_us else math.nan
 
 
 def _medians(limit: Pool) -> dict[int, float]:
@@ -262,3 +265,8 @@ def _share(draws: Draws) -> Estimate:
 
 def _zero(value: float) -> float:
     return value if math.isfinite(value) else 0.0
+
+
+def known(value: float, otherwise: float = 0.0) -> float:
+    """A figure, or something else if it was not measured."""
+    return value if math.isfinite(value) else otherwise

@@ -9,42 +9,54 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hora.errors import BadData
-from hora.lab.records import Book
-from hora.lab.scaling import waterfall
-from hora.lab.scaling.evidence import Evidence, Pauses, Place, divide
+from hora.lab.records import ExperimentWriter
+from hora.lab.scaling import advice, waterfall
+from hora.lab.scaling.evidence import Evidence, Pauses, RunConditions, divide
 from hora.lab.scaling.series import Series
 from hora.lab.scaling.verdict import faster, findings
-from hora.lab.throughput.grid import Job, Point
-from hora.lab.throughput.measure import Crew, Say, methods
+from hora.lab.throughput.cores import FullestHost, cores, physical_cores, workers_per_host
+from hora.lab.throughput.grid import GridPoint, GridSetup
+from hora.lab.throughput.measure import Say, TrialRunner, methods
 from hora.lab.throughput.pool import Pool, plain, ratio
-from hora.lab.throughput.room import Room, cores, physical_cores, workers_per_host
-from hora.lab.timeline import report
-from hora.lab.timeline.words import share_text
-from hora.lab.trial import SPEED_ONLY, Outcome, Trial, turns
-from hora.launch.hosts import parse_hosts
+from hora.lab.throughput.strategies import compared
+from hora.lab.trial import SPEED_ONLY, Trial, TrialOutcome, turns
+from hora.launch.planning.hosts import parse_hosts
+from hora.text import share_text
+from hora.timeline import report
+from hora.timeline.verdict import TimelineFinding
 from hora.workloads import options_of
 from hora.workloads.turns import MODES
 
 __all__ = ["measure"]
 
-Pools = Mapping[tuple[Point, str], Pool]  # by point, and what its workers did: one of MODES
+Pools = Mapping[tuple[GridPoint, str], Pool]  # by point, and what its workers did: one of MODES
 
 PAUSE_STEPS = 10  # before a validation and a checkpoint that are measured
 TIMELINE_STEPS = 40  # at most; a timeline of more says no more
 NOISY = 0.15  # half of an interval of efficiency that is wider than this needs more runs
 
 
-def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room, *, pauses: bool = False) -> None:
-    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted. ``room``
-    is what the largest job has. With ``pauses`` validation and checkpoints are measured too, in a run more of each
-    largest job."""
+def measure(
+    job: GridSetup,
+    wanted: Sequence[Series],
+    book: ExperimentWriter,
+    say: Say,
+    fullest_host: FullestHost,
+    *,
+    pauses: bool = False,
+    try_advice: bool = True,
+) -> None:
+    """Run everything; rows, findings and notes are in the book, also of what was done when it is interrupted.
+    ``fullest_host`` is what the largest job has. With ``pauses`` validation and checkpoints are measured too, in one
+    more run of each largest job; with ``try_advice`` so is what the first advice gains, if options can follow it."""
     grid = list(dict.fromkeys(point for series in wanted for point in series.all_points))
-    largest = list(dict.fromkeys(series.largest for series in wanted if series.largest.workers > 1))
+    told = [series for series in wanted if series.strategy == "hora"]  # the verdict is on Hora; DDP stands beside it
+    largest = list(dict.fromkeys(series.largest for series in told if series.largest.workers > 1))
     whole, job = job, _without_saving(job)
     trials = list(_turns(job, grid, {series.remedy for series in wanted}))
-    crew = Crew(book, len(trials) + len(largest) * (2 if pauses else 1), say)
+    crew = TrialRunner(book, len(trials) + len(largest) * (2 if pauses else 1), say)
     book.notes[:] = [*methods(job), *_methods(wanted)]
-    pools: dict[tuple[Point, str], Pool] = {}
+    pools: dict[tuple[GridPoint, str], Pool] = {}
     for point, trial in trials:
         _take(pools, point, crew.run(trial))
         book.rows = [row for series in wanted for row in _rows(job, series, pools)]
@@ -55,37 +67,37 @@ def measure(job: Job, wanted: Sequence[Series], book: Book, say: Say, room: Room
     for series in wanted:
         seen = timelines.get(series.largest)
         read = _report(Path(seen.folder), book.notes) if seen is not None and seen.done else None
-        extra = _Extra(read, paused.get(series.largest), crew.others(), room)
-        book.rows += _rows(job, series, pools, extra)
-        book.findings += _findings(job, series, pools, extra)
-    book.notes += [*_unsure(book.rows), *crew.cautions()]
+        extra = _Extra(read, paused.get(series.largest), crew.others(), fullest_host)
+        book.rows += _by_node(_rows(job, series, pools, extra), job.hosts)
+        if series in told:
+            found = _findings(job, series, pools, extra, crew if try_advice else None)
+            book.findings += [{"mode": series.mode, **msgspec.to_builtins(finding)} for finding in found]
+    book.notes += [*compared(book.rows), *_unsure(book.rows), *crew.cautions()]
 
 
 class _Extra(NamedTuple):
     """What is only known of the largest job."""
 
-    report: report.Report | None = None
+    report: report.TimelineReport | None = None
     pauses: Pauses | None = None
     others: float = 0.0
-    room: Room | None = None
+    fullest_host: FullestHost | None = None
 
 
-def _turns(job: Job, grid: Sequence[Point], plain_only: Collection[Point | None]) -> Iterator[tuple[Point, Trial]]:
+def _turns(
+    job: GridSetup, grid: Sequence[GridPoint], plain_only: Collection[GridPoint | None]
+) -> Iterator[tuple[GridPoint, Trial]]:
     """The trials, in the order in which they run: all points once, then all again. Several workers take turns by
-    themselves, in step and together, in one run; where that cannot be (Keras), the limit is a run of its own."""
-    by_turns = options_of(job.workload).of(job.options).framework == "torch"
+    themselves, in step and together, in one run."""
     for turn in range(job.repeats):
         for point in grid:
             if point.workers == 1 or point in plain_only:
                 yield point, job.trial(point, turn)
-            elif by_turns:
-                yield point, job.trial(point, turn, by_turns=True)
             else:
-                yield point, job.trial(point, turn, independent=True)
-                yield point, job.trial(point, turn)
+                yield point, job.trial(point, turn, by_turns=True)
 
 
-def _take(pools: dict[tuple[Point, str], Pool], point: Point, outcome: Outcome) -> None:
+def _take(pools: dict[tuple[GridPoint, str], Pool], point: GridPoint, outcome: TrialOutcome) -> None:
     """Put a run with those before it; one by turns is three."""
     trial = outcome.trial
     if trial.by_turns:
@@ -97,12 +109,12 @@ def _take(pools: dict[tuple[Point, str], Pool], point: Point, outcome: Outcome) 
         pools[point, mode] = Pool([*before, one])
 
 
-def _without_saving(job: Job) -> Job:
+def _without_saving(job: GridSetup) -> GridSetup:
     """The same, but it saves nothing on the way, whatever the user's own job does."""
     return msgspec.structs.replace(job, options={k: v for k, v in job.options.items() if k != "save_every"})
 
 
-def _pausing(job: Job, point: Point) -> Trial:
+def _pausing(job: GridSetup, point: GridPoint) -> Trial:
     """A run that is short, but validates and saves as the user's would."""
     trial = msgspec.structs.replace(job, steps=PAUSE_STEPS).trial(point, 0)
     options = {name: value for name, value in trial.options.items() if name not in SPEED_ONLY} | dict(job.options)
@@ -110,7 +122,7 @@ def _pausing(job: Job, point: Point) -> Trial:
     return msgspec.structs.replace(trial, name=trial.name.replace(f"-{point.transport}-", "-pauses-"), options=options)
 
 
-def _pauses(job: Job, outcome: Outcome) -> Pauses | None:
+def _pauses(job: GridSetup, outcome: TrialOutcome) -> Pauses | None:
     """What it found; None if it does not say, or the workload has neither."""
     facts = outcome.result
     if not outcome.done or "steps_per_epoch" not in facts:
@@ -123,11 +135,13 @@ def _pauses(job: Job, outcome: Outcome) -> Pauses | None:
     )
 
 
-def _rows(job: Job, series: Series, pools: Pools, extra: _Extra | None = None) -> list[dict[str, Any]]:
+def _rows(job: GridSetup, series: Series, pools: Pools, extra: _Extra | None = None) -> list[dict[str, Any]]:
     """A row for each worker count whose turn has come."""
     base = pools.get((series.points[0], "together"), Pool([]))
     rows = []
     for point in series.points:
+        if point.workers == 1 and series.beside:
+            continue  # it stands in Hora's rows
         pool = pools.get((point, "together"))
         if pool is None:
             continue
@@ -145,6 +159,7 @@ def _rows(job: Job, series: Series, pools: Pools, extra: _Extra | None = None) -
                 "global_batch": point.workers * point.batch,
                 "threads": point.threads,
                 "transport": point.transport,
+                "strategy": series.strategy,
                 "images_per_s": None,  # its place is here; it comes with the facts
                 "speed_up": plain(speed_up.value),
                 "speed_up_low": plain(speed_up.low),
@@ -168,6 +183,25 @@ def _rows(job: Job, series: Series, pools: Pools, extra: _Extra | None = None) -
     return rows
 
 
+def _by_node(rows: list[dict[str, Any]], hosts: str) -> list[dict[str, Any]]:
+    """The same rows with how they compare with one node full of workers, where there are several.
+
+    >>> found = _by_node([{"workers": 1, "images_per_s": 60.0}, {"workers": 2, "images_per_s": 100.0},
+    ...                   {"workers": 4, "images_per_s": 180.0}], "h1:2,h2:2")
+    >>> [(row["nodes"], row["node_speed_up"], row["node_efficiency"]) for row in found]
+    [(1, None, None), (1, 1.0, 1.0), (2, 1.8, 0.9)]
+    """
+    nodes = [_hosts(row["workers"], hosts) for row in rows]
+    if max(nodes, default=1) == 1:
+        return rows
+    full = max((row for row, count in zip(rows, nodes, strict=True) if count == 1), key=lambda row: row["workers"])
+    for row, count in zip(rows, nodes, strict=True):
+        known = row["images_per_s"] and full["images_per_s"] and row["workers"] >= full["workers"]
+        times = row["images_per_s"] / full["images_per_s"] if known else None
+        row |= {"nodes": count, "node_speed_up": times, "node_efficiency": times / count if times else None}
+    return rows
+
+
 def _link(seen: Evidence) -> dict[str, Any] | None:
     """As the record has it."""
     link = seen.link
@@ -185,22 +219,24 @@ def _link(seen: Evidence) -> dict[str, Any] | None:
     }
 
 
-def _seen(job: Job, series: Series, point: Point, pools: Pools, extra: _Extra, alone: Point) -> Evidence | None:
+def _seen(
+    job: GridSetup, series: Series, point: GridPoint, pools: Pools, extra: _Extra, alone: GridPoint
+) -> Evidence | None:
     """The evidence about a job of several workers; None of one, or if it failed."""
     if point.workers == 1:
         return None
     options = options_of(job.workload).of(job.options)
     nothing, remedy = Pool([]), series.remedy if point == series.largest else None
-    place = Place(
+    place = RunConditions(
         mode=series.mode,
         workers=point.workers,
         batch=point.batch,
         threads=point.threads,
-        cores=extra.room.cores if extra.room else cores(),
+        cores=extra.fullest_host.cores if extra.fullest_host else cores(),
         physical_cores=physical_cores(),
         hosts=_hosts(point.workers, job.hosts),
         workers_per_host=workers_per_host(point.workers, job.hosts),
-        crowd=extra.room.workers if extra.room else 0,
+        crowd=extra.fullest_host.workers if extra.fullest_host else 0,
         transport=point.transport,
         loaders=options.loaders,
         loads_ahead=options.loads_ahead,
@@ -235,15 +271,22 @@ def _hosts(workers: int, hosts: str) -> int:
     return max(1, used)
 
 
-def _findings(job: Job, series: Series, pools: Pools, extra: _Extra) -> list[dict[str, Any]]:
-    """The verdict on the largest job; none on one worker, or if it failed."""
+def _findings(
+    job: GridSetup, series: Series, pools: Pools, extra: _Extra, crew: TrialRunner | None
+) -> list[TimelineFinding]:
+    """The verdict on the largest job; none on one worker, or if it failed. A crew tries the first advice."""
     seen = _seen(job, series, series.largest, pools, extra, series.alone)
     if seen is None:
         return []
-    return [{"mode": series.mode, **msgspec.to_builtins(finding)} for finding in findings(seen)]
+    found = findings(seen)
+    if crew is not None and advice.worth_trying(found):
+        outcome = crew.run(advice.trial_of(job, series.largest, found[0].follow, series.points[0].batch))
+        after = Pool([turns.of(outcome, "together")])
+        found[0] = advice.told(found[0], seen, pools[series.largest, "together"], after)
+    return found
 
 
-def _report(folder: Path, notes: list[str]) -> report.Report | None:
+def _report(folder: Path, notes: list[str]) -> report.TimelineReport | None:
     """What the timeline says; a note if it says nothing."""
     try:
         return report.make(sorted(folder.glob("timeline*.json")))

@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.throughput.grid import Point
-from hora.lab.throughput.room import workers_per_host
+from hora.lab.throughput.cores import workers_per_host
+from hora.lab.throughput.grid import GridPoint
 
 __all__ = ["Mode", "Series", "series"]
 
@@ -25,16 +25,18 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of scaling: the points that are its rows, and those beside them that its verdict needs."""
 
     mode: Mode
-    points: tuple[Point, ...]  # the first has one worker
-    alone: Point  # one worker with the batch that each worker of the largest job has
-    remedy: Point | None = None  # the largest job with as many threads as there are cores, if it has more
+    points: tuple[GridPoint, ...]  # the first has one worker
+    strategy: str = "hora"
+    beside: bool = False  # stands beside Hora's, whose one worker is its own
+    alone: GridPoint  # one worker with the batch that each worker of the largest job has
+    remedy: GridPoint | None = None  # the largest job with as many threads as there are cores, if it has more
 
     @property
-    def largest(self) -> Point:
+    def largest(self) -> GridPoint:
         return self.points[-1]
 
     @property
-    def all_points(self) -> tuple[Point, ...]:
+    def all_points(self) -> tuple[GridPoint, ...]:
         return tuple(dict.fromkeys([*self.points, self.alone, *([self.remedy] if self.remedy else [])]))
 
 
@@ -45,6 +47,8 @@ def series(
     threads: int,
     *,
     transport: str = "auto",
+    strategy: str = "hora",
+    beside: bool = False,
     cores: int,
     crowd: int = 0,
     hosts: str = "",
@@ -55,7 +59,7 @@ def series(
     >>> [(point.workers, point.batch) for point in series("strong", [1, 2, 4], 64, 1, cores=4).points]
     [(1, 64), (2, 32), (4, 16)]
     >>> series("weak", [1, 2], 64, 2, cores=2).remedy
-    Point(workers=2, batch=64, threads=1, transport='auto')
+    GridPoint(workers=2, batch=64, threads=1, transport='auto', strategy='hora', inter=0)
     >>> series("strong", [1, 3], 64, 1, cores=4)
     Traceback (most recent call last):
     hora.errors.UsageError: strong scaling divides the batch of the job, and 64 cannot be divided among 3 workers. ...
@@ -69,8 +73,9 @@ def series(
             f"strong scaling divides the batch of the job, and {batch} cannot be divided among {uneven[0]} workers. "
             f"Uneven shares would measure the largest. Give --batch {fits}, or other --workers."
         )
+    by = (transport if strategy == "hora" else "auto", strategy)
     points = [
-        Point(count, batch if mode == "weak" else batch // count, threads, transport if count > 1 else "auto")
+        GridPoint(count, batch if mode == "weak" else batch // count, threads, *(by if count > 1 else ("auto", "hora")))
         for count in counts
     ]
     largest = points[-1]
@@ -78,6 +83,8 @@ def series(
     return Series(
         mode=mode,
         points=tuple(points),
+        strategy=strategy,
+        beside=beside,
         alone=msgspec.structs.replace(points[0], batch=largest.batch),
-        remedy=msgspec.structs.replace(largest, threads=fair) if fair < threads else None,
+        remedy=msgspec.structs.replace(largest, threads=fair) if fair < threads and strategy == "hora" else None,
     )

@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from hora.lab.bench.figures import time_text
-from hora.lab.scaling.verdict import rate_text
-from hora.lab.throughput.show import WIDTH, blank, columns, count_text, share, span_text
-from hora.lab.timeline.words import share_text
+from hora.lab import show
+from hora.lab.columns import value_text
+from hora.lab.show import WIDTH, Field, Row, gain_text, titled
+from hora.lab.throughput.show import not_done, several
+from hora.text import link_text, share_text, time_text
 
-__all__ = ["headlines", "print_findings", "print_waterfall", "table", "waterfall_lines"]
+__all__ = ["EXPENDABLE", "headlines", "print_findings", "print_waterfall", "table", "waterfall_lines"]
+
+EXPENDABLE = ("data", "ideal", "limit", "in step", "90 %")  # the first to go if there is no room
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+def table(rows: Sequence[Row], title: str) -> Table:
     """One line a worker count."""
-    made = blank(title)
-    columns(
-        made, "workers", "batch", "images/s", "90 %", "ideal", "limit", "in step", "speed-up", "efficiency", "90 %",
-        "data",
-    )  # fmt: skip
-    for row in rows:
-        begin = [str(row["workers"]), str(row["batch"])]
-        if row["state"] != "done":
-            made.add_row(*begin, row["state"])
-            continue
-        several = row["workers"] > 1
-        low, high = row["efficiency_low"], row["efficiency_high"]
-        made.add_row(
-            *begin,
-            count_text(row["images_per_s"]),
-            span_text(row["low"], row["high"]),
-            count_text(row["ideal_images_per_s"]) if several else "",
-            count_text(row["limit_images_per_s"]) if several else "",
-            count_text(row.get("in_step_images_per_s")) if several else "",
-            "" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
-            share(row["efficiency"]) + (" (!)" if row.get("above_ideal") else ""),
-            f"{100 * low:.0f}-{100 * high:.0f} %" if several and low is not None else "",
-            _waiting(row),
-        )
-    return made
+    contenders = [Field("strategy", left=True)] if len({row.get("strategy") for row in rows}) > 1 else []
+    nodes = [Field("node_efficiency", "by node")] if any(row.get("nodes", 1) > 1 for row in rows) else []
+    fields = [
+        Field("workers"),
+        *contenders,
+        Field("batch"),
+        Field("images_per_s"),
+        Field("90 %", text=lambda row: show.span_text(row["low"], row["high"])),
+        several("ideal_images_per_s"),
+        several("limit_images_per_s"),
+        several("in_step_images_per_s"),
+        Field("speed_up"),
+        Field("efficiency", text=_efficiency),
+        Field("90 %", text=_interval),
+        *nodes,
+        Field("data_share", text=_waiting),
+    ]
+    return show.table(title, rows, fields, unless_done=not_done, begin=2 + len(contenders))
 
 
-def _waiting(row: Mapping[str, Any]) -> str:
+def _efficiency(row: Row) -> str:
+    return value_text("efficiency", row["efficiency"]) + (" (!)" if row.get("above_ideal") else "")
+
+
+def _interval(row: Row) -> str:
+    low, high = row["efficiency_low"], row["efficiency_high"]
+    return f"{100 * low:.0f}-{100 * high:.0f} %" if row["workers"] > 1 and low is not None else ""
+
+
+def _waiting(row: Row) -> str:
     """The part of a step that is waiting for data."""
-    return share(row["data_ms"] / row["step_ms"]) if row["data_ms"] is not None and row["step_ms"] else ""
+    return f"{100 * row['data_ms'] / row['step_ms']:.0f} %" if row["data_ms"] is not None and row["step_ms"] else ""
 
 
 def headlines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -70,8 +73,8 @@ def headlines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if link := row.get("link"):
             best = link["faster"][-1]
             said.append(
-                f"The link with {workers}: {rate_text(link['mbit_per_s'])}, {share_text(link['share'])} of a step. At "
-                f"{rate_text(best['mbit_per_s'])} they would have {best['speed_up']:.2f} times the images/s of one."
+                f"The link with {workers}: {link_text(link['mbit_per_s'])}, {share_text(link['share'])} of a step. At "
+                f"{link_text(best['mbit_per_s'])} they would have {best['speed_up']:.2f} times the images/s of one."
             )
     return said
 
@@ -120,23 +123,15 @@ def waterfall_lines(parts: Sequence[Mapping[str, Any]], width: int = WIDTH) -> l
 
 
 def _ms(value: float) -> str:
-    return time_text(1e3 * value) if value else "0 ms"
+    return time_text(value / 1e3) if value else "0 ms"
 
 
-def print_findings(console: Console, found: Sequence[Mapping[str, Any]]) -> None:
+def print_findings(console: Console, found: Sequence[Row]) -> None:
     """The bottleneck and what else is worth a change, in words; of one mode."""
     for number, finding in enumerate(found):
-        label = "Bottleneck" if number == 0 else "Also"
-        console.print(f"\n[bold]{label}: {escape(finding['title'])}.[/bold]", highlight=False)
-        _say(console, finding["what"])
-        _say(console, f"Change: {finding['change']}")
-        if finding["kind"] not in ("compute", "above ideal"):
-            takes = f"takes {share_text(finding['share'])} of a step"
-            _say(console, f"It {takes}; gain: up to {share_text(finding['gain'])} less time a step")
-
-
-def _say(console: Console, text: str) -> None:
-    width = min(WIDTH, max(40, console.width))
-    said = text.rstrip(".") + "."
-    for line in textwrap.wrap(said, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        takes = f"It takes {share_text(finding['share'])} of a step; {gain_text(finding)}"
+        console.print()
+        titled(
+            console, f"{'Also' if number else 'Bottleneck'}: {finding['title']}.", finding["what"],
+            f"Change: {finding['change']}", *([takes] if finding["kind"] not in ("compute", "above ideal") else []),
+        )  # fmt: skip

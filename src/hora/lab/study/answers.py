@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hora.lab.published import throughput
 from hora.lab.quality.spread import Difference, difference
 from hora.lab.quality.verdict import finding, points_text, score_text, sure_text
 from hora.lab.study.published import QUALITY, baseline_top1, published_quality, speed_up
+from hora.predict.published import throughput
 
 __all__ = ["QUESTIONS", "answers"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hora.lab.published import Throughput, tables, throughput
+from hora.predict.published import Throughput, tables, throughput
 
 __all__ = ["QUALITY", "SPEED", "Quality", "baseline_top1", "published_quality", "published_speed", "speed_up"]
 

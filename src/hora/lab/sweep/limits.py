@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Limits"]
+__all__ = ["MemoryLimits"]
 
 # Options that change nothing about what a run needs of memory; points that differ in others are of another kind.
 _WEIGHTLESS = {
@@ -14,9 +14,9 @@ _WEIGHTLESS = {
 }  # fmt: skip
 
 
-class Limits:
+class MemoryLimits:
     """
-    >>> limits = Limits()
+    >>> limits = MemoryLimits()
     >>> limits.learn({"batch": 512, "lr": 0.1, "network": "v2"})
     >>> limits.refuses({"batch": 512, "lr": 0.2, "network": "v2"}), limits.refuses({"batch": 1024, "network": "v2"})
     (512, 512)

@@ -15,16 +15,17 @@ import msgspec
 from hora.errors import UsageError
 from hora.lab.quality.conduct import Say, conduct, state_of
 from hora.lab.quality.trials import saving
-from hora.lab.records import Book
+from hora.lab.records import ExperimentWriter
 from hora.lab.records.progress import Progress
-from hora.lab.sweep.limits import Limits
+from hora.lab.sweep.limits import MemoryLimits
 from hora.lab.sweep.search import Search
 from hora.lab.sweep.space import WORKERS, Point, check_point, value_text
 from hora.lab.throughput.pool import plain
-from hora.lab.trial import Outcome, Trial
+from hora.lab.trial import Trial, TrialOutcome
+from hora.text import count_text
 from hora.workloads import options_of
 
-__all__ = ["USUAL_METRICS", "Setup", "is_highest_best", "measure", "metric_of"]
+__all__ = ["USUAL_METRICS", "SweepSetup", "is_highest_best", "measure", "metric_of", "trial_of"]
 
 USUAL_METRICS = {
     "mnist": "val_accuracy",
@@ -35,7 +36,7 @@ USUAL_METRICS = {
 }
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class SweepSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What all points have in common."""
 
     workload: str
@@ -44,6 +45,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     highest: bool
     workers: int = 1
     threads: int | None = None
+    hosts: str = ""  # as -H takes them
     keep_models: bool = False
     timeout_s: float = 24 * 3600.0
 
@@ -59,10 +61,10 @@ def is_highest_best(metric: str) -> bool:
     )
 
 
-def metric_of(outcome: Outcome, metric: str, *, highest: bool) -> float | None:
+def metric_of(outcome: TrialOutcome, metric: str, *, highest: bool) -> float | None:
     """What a run came to: the best of its epochs, or what is said of the whole run. None if it did not end well.
 
-    >>> run = Outcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", images_per_s=100.0,
+    >>> run = TrialOutcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", images_per_s=100.0,
     ...               result={"val_loss": 0.3}, epochs=[{"val_loss": 0.2}, {"val_loss": 0.3}])
     >>> metric_of(run, "val_loss", highest=False), metric_of(run, "images_per_s", highest=True)
     (0.2, 100.0)
@@ -90,9 +92,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
+def measure(setup: SweepSetup, search: Search, book: ExperimentWriter, say: Say) -> None:
     """Try every point; rows and notes are in the book, also of what was done when it is interrupted."""
-    limits, progress = Limits(), Progress(book, search.total, say)
+    limits, progress = MemoryLimits(), Progress(book, search.total, say)
     book.notes[:] = methods(setup)
     rows: list[dict[str, Any]] = []
     for name, point in search.points():
@@ -101,7 +103,7 @@ def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
         too_large = limits.refuses(whole)
         if too_large is None:
             check_point(setup.workload, setup.fixed, point)
-            outcome = conduct(book, _trial(setup, name, point))
+            outcome = conduct(book, trial_of(setup, name, point))
             value = metric_of(outcome, setup.metric, highest=setup.highest)
             state, error = state_of(outcome), outcome.error
             if state == "out of memory":
@@ -119,13 +121,14 @@ def measure(setup: Setup, search: Search, book: Book, say: Say) -> None:
     book.write()
 
 
-def _whole(setup: Setup, point: Point) -> dict[str, Any]:
+def _whole(setup: SweepSetup, point: Point) -> dict[str, Any]:
     """The point with its batch and its workers, given or not."""
     options = {**setup.fixed, **{name: value for name, value in point.items() if name != WORKERS}}
     return {WORKERS: setup.workers, **point, "batch": options_of(setup.workload).of(options).batch}
 
 
-def _trial(setup: Setup, name: str, point: Point) -> Trial:
+def trial_of(setup: SweepSetup, name: str, point: Point) -> Trial:
+    """The run of a point."""
     timed = {"validate": False} if setup.metric == "images_per_s" else {}
     options = {**saving(setup.keep_models), **timed, **setup.fixed, **point}
     workers = options.pop(WORKERS, setup.workers)
@@ -135,12 +138,19 @@ def _trial(setup: Setup, name: str, point: Point) -> Trial:
         workers=workers,
         options=options,
         threads_per_worker=setup.threads,
+        hosts=setup.hosts,
         timeout_s=setup.timeout_s,
     )
 
 
 def _row(
-    setup: Setup, name: str, point: Point, outcome: Outcome | None, value: float | None, state: str, error: str
+    setup: SweepSetup,
+    name: str,
+    point: Point,
+    outcome: TrialOutcome | None,
+    value: float | None,
+    state: str,
+    error: str,
 ) -> dict[str, Any]:
     options = options_of(setup.workload).of(
         {**setup.fixed, **{key: each for key, each in point.items() if key != WORKERS}}
@@ -156,6 +166,7 @@ def _row(
         "peak_lr": plain(options.plan(1 << 40, options.emulate_workers or workers).peak_lr),
         "images_per_s": plain(speed),
         "time_s": plain(outcome.seconds) if outcome is not None else None,
+        **_at_best(outcome),
         setup.metric: value if value is None else plain(value),
         "best": False,
         "state": state,
@@ -163,7 +174,22 @@ def _row(
     }
 
 
-def _mark(rows: list[dict[str, Any]], setup: Setup) -> None:
+def _at_best(outcome: TrialOutcome | None) -> dict[str, Any]:
+    """How many steps a run had, and at which its accuracy was best, with its top-5 there; for what learns to classify.
+
+    >>> _at_best(TrialOutcome(trial=Trial(name="a", workload="imagenet"), state="done", folder="", result={"steps": 20},
+    ...                  epochs=[{"step": 10, "val_accuracy": 0.5, "val_top5": 0.8}, {"step": 20, "val_accuracy": 0}]))
+    {'steps': 20, 'best_step': 10, 'top5': 0.8}
+    """
+    known = [line for line in (outcome.epochs if outcome else []) if _is_number(line.get("val_accuracy"))]
+    if outcome is None or not known:
+        return {}
+    best = max(known, key=lambda line: float(line["val_accuracy"]))
+    top5 = {"top5": best["val_top5"]} if _is_number(best.get("val_top5")) else {}
+    return {"steps": outcome.result.get("steps"), "best_step": best.get("step"), **top5}
+
+
+def _mark(rows: list[dict[str, Any]], setup: SweepSetup) -> None:
     known = [row for row in rows if row[setup.metric] is not None]
     for row in rows:
         row["best"] = False
@@ -172,14 +198,15 @@ def _mark(rows: list[dict[str, Any]], setup: Setup) -> None:
         choose(known, key=lambda row: row[setup.metric])["best"] = True
 
 
-def _result_text(setup: Setup, value: float | None, state: str, outcome: Outcome | None) -> str:
+def _result_text(setup: SweepSetup, value: float | None, state: str, outcome: TrialOutcome | None) -> str:
     if value is None:
         return state
-    speed = f", {outcome.images_per_s:,.0f} images/s" if outcome and math.isfinite(outcome.images_per_s) else ""
-    return f"{setup.metric} {value:.5g}{'' if setup.metric == 'images_per_s' else speed}"
+    speed = f", {count_text(outcome.images_per_s)} images/s" if outcome and math.isfinite(outcome.images_per_s) else ""
+    told = f"{value:.2%}".replace("%", " %") if setup.metric.endswith(("accuracy", "top5")) else f"{value:.5g}"
+    return f"{setup.metric} {told}{'' if setup.metric == 'images_per_s' else speed}"
 
 
-def methods(setup: Setup) -> list[str]:
+def methods(setup: SweepSetup) -> list[str]:
     """How the figures were made, for whoever reads them later."""
     better = "highest" if setup.highest else "lowest"
     return [

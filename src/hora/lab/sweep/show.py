@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
-from hora.lab.predict.forecast import duration_text
-from hora.lab.sweep.space import value_text
-from hora.lab.throughput.show import blank, columns, count_text
+from hora.lab import show
+from hora.lab.show import Field, Row
+from hora.lab.sweep.space import value_text as option_text
 
-__all__ = ["metric_text", "table"]
+__all__ = ["table"]
 
 _FIXED = ("batch", "lr", "workers")
 MOST = 24  # characters of a cell
 
 
-def metric_text(name: str, value: float | None) -> str:
-    """
-    >>> metric_text("val_accuracy", 0.98714), metric_text("val_loss", 0.12345), metric_text("val_loss", None)
-    ('98.71 %', '0.1235', '')
-    """
-    if value is None:
-        return ""
-    return f"{100 * value:.2f} %" if "accuracy" in name or "top" in name else f"{value:.4g}"
-
-
-def table(rows: Sequence[Mapping[str, Any]], swept: Sequence[str], metric: str, title: str) -> Table:
+def table(rows: Sequence[Row], swept: Sequence[str], metric: str, title: str) -> Table:
     """One line a point, in the order in which they were tried; the best has a star."""
-    made = blank(title)
-    more = [name for name in swept if name not in _FIXED]
-    workers = ["workers"] if "workers" in swept else []
-    peak = ["peak lr"] if any(row["peak_lr"] != row["lr"] for row in rows) else []
-    shown = [] if metric == "images_per_s" else [metric.removeprefix("val_").replace("_", " ")]
-    columns(
-        made, "", *more, *workers, "batch", "lr", *peak, "images/s", "time", *shown, "state", left=("", *more, "state")
-    )
-    for row in rows:
-        made.add_row(
-            "*" if row["best"] else "",
-            *(value_text(row[name])[:MOST] for name in more),
-            *(str(row[name]) for name in workers),
-            f"{row['batch']:,}",
-            "" if row["lr"] is None else value_text(row["lr"]),
-            *([value_text(row["peak_lr"])] if peak else []),
-            count_text(row["images_per_s"]),
-            "" if row["time_s"] is None else duration_text(row["time_s"]),
-            *([metric_text(metric, row[metric])] if shown else []),
-            row["state"],
-        )
-    return made
+    peak = any(row["peak_lr"] != row["lr"] for row in rows)
+    fields = [
+        Field("best", "", lambda row: "*" if row["best"] else "", left=True),
+        *(_option(name) for name in swept if name not in _FIXED),
+        *([Field("workers")] if "workers" in swept else []),
+        Field("batch"),
+        Field("lr"),
+        *([Field("peak_lr")] if peak else []),
+        *([Field("steps")] if any("steps" in row for row in rows) else []),
+        Field("images_per_s"),
+        Field("time_s"),
+        *([Field(metric, metric_heading(metric))] if metric != "images_per_s" else []),
+        *([Field("best_step", "at step")] if any("best_step" in row for row in rows) else []),
+        *([Field("top5", "top-5")] if any("top5" in row for row in rows) else []),
+        Field("state", left=True),
+    ]
+    return show.table(title, rows, fields)
+
+
+def metric_heading(metric: str) -> str:
+    """
+    >>> metric_heading("val_accuracy")
+    'accuracy'
+    """
+    return metric.removeprefix("val_").replace("_", " ")
+
+
+def _option(name: str) -> Field:
+    return Field(name, name, lambda row: option_text(row[name])[:MOST], left=True)

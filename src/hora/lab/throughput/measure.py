@@ -7,29 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hora.errors import UsageError
-from hora.lab.records import Book
+from hora.lab.records import ExperimentWriter
 from hora.lab.records.progress import Progress
-from hora.lab.throughput.grid import Job, Point, limits_of, turns
+from hora.lab.throughput.cores import LoadMonitor
+from hora.lab.throughput.grid import GridPoint, GridSetup, limits_of, turns
 from hora.lab.throughput.pool import Pool, plain, ratio
-from hora.lab.throughput.room import Watch
-from hora.lab.trial import Outcome, Trial
+from hora.lab.throughput.strategies import NAMES, compared
+from hora.lab.trial import Trial, TrialOutcome
 from hora.lab.trial.measure import STUDY_STEPS
+from hora.text import count_text
 
-__all__ = ["Crew", "Pools", "measure", "methods", "speed_text", "trial_text"]
+__all__ = ["Pools", "TrialRunner", "measure", "methods", "speed_text", "trial_text"]
 
 Say = Callable[[str], None]
-Pools = Mapping[tuple[Point, bool], Pool]  # by point, and whether it is its limit's
+Pools = Mapping[tuple[GridPoint, bool], Pool]  # by point, and whether it is its limit's
 
 
-class Crew:
+class TrialRunner:
     """Runs trials one after the other, and says how each went: ``3/12 mnist, 2 workers, batch 64: 4,812 images/s``."""
 
-    def __init__(self, book: Book, planned: int | Sequence[Trial], say: Say) -> None:
+    def __init__(self, book: ExperimentWriter, planned: int | Sequence[Trial], say: Say) -> None:
         self.book, self._progress = book, Progress(book, planned, say)
-        self.outcomes: list[Outcome] = []
-        self._watch, self._fresh = Watch(), False
+        self.outcomes: list[TrialOutcome] = []
+        self._watch, self._fresh = LoadMonitor(), False
 
-    def run(self, trial: Trial) -> Outcome:
+    def run(self, trial: Trial) -> TrialOutcome:
         self._progress.begin(trial_text(trial))
         began = time.monotonic()
         outcome = self.book.run(trial)
@@ -40,7 +42,7 @@ class Crew:
             raise UsageError(f"{failures([outcome])[0]}. Nothing has worked so far, so the rest is not tried.")
         return outcome
 
-    def run_into(self, pools: dict[tuple[Point, bool], Pool], point: Point, trial: Trial) -> None:
+    def run_into(self, pools: dict[tuple[GridPoint, bool], Pool], point: GridPoint, trial: Trial) -> None:
         """Run a trial of a point or of its limit, and put it with those before it."""
         key = (point, trial.independent)
         before = pools[key].outcomes if key in pools else []
@@ -57,19 +59,19 @@ class Crew:
         return [*([busy] if busy else []), *failures(self.outcomes)]
 
 
-def measure(job: Job, grid: Sequence[Point], book: Book, say: Say) -> None:
+def measure(job: GridSetup, grid: Sequence[GridPoint], book: ExperimentWriter, say: Say) -> None:
     """Run everything; rows and notes are in the book, also of what was done when it is interrupted."""
     trials = list(turns(job, grid))
-    crew = Crew(book, [trial for _, trial in trials], say)
-    pools: dict[tuple[Point, bool], Pool] = {}
+    crew = TrialRunner(book, [trial for _, trial in trials], say)
+    pools: dict[tuple[GridPoint, bool], Pool] = {}
     book.notes[:] = [*methods(job), *_more_methods(job)]
     for point, trial in trials:
         crew.run_into(pools, point, trial)
         book.rows = _rows(grid, pools)
-    book.notes += crew.cautions()
+    book.notes += [*compared(book.rows), *crew.cautions()]
 
 
-def _rows(grid: Sequence[Point], pools: Pools) -> list[dict[str, Any]]:
+def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:
     limits, rows = limits_of(grid), []
     for point in grid:
         pool = pools.get((point, False))
@@ -83,6 +85,8 @@ def _rows(grid: Sequence[Point], pools: Pools) -> list[dict[str, Any]]:
                 "batch": point.batch,
                 "threads": point.threads,
                 "transport": point.transport,
+                "strategy": point.strategy,
+                "inter": point.inter or None,
                 "limit_images_per_s": plain(limit.images_per_s.value),
                 "share_of_limit": plain(share.value),
                 "share_of_limit_low": plain(share.low),
@@ -93,7 +97,7 @@ def _rows(grid: Sequence[Point], pools: Pools) -> list[dict[str, Any]]:
     return rows
 
 
-def methods(job: Job) -> list[str]:
+def methods(job: GridSetup) -> list[str]:
     """How images/s were made, for whoever reads them later."""
     runs = "one run" if job.repeats == 1 else f"{job.repeats} runs, taken by turns,"
     return [
@@ -104,7 +108,7 @@ def methods(job: Job) -> list[str]:
     ]
 
 
-def _more_methods(job: Job) -> list[str]:
+def _more_methods(job: GridSetup) -> list[str]:
     first = min(STUDY_STEPS, job.steps)
     fewer = f" (the study took {STUDY_STEPS})" if first < STUDY_STEPS else ""
     return [
@@ -115,7 +119,7 @@ def _more_methods(job: Job) -> list[str]:
     ]
 
 
-def failures(outcomes: Sequence[Outcome]) -> list[str]:
+def failures(outcomes: Sequence[TrialOutcome]) -> list[str]:
     """Those that did not end well, and where to look; each error once."""
     found: dict[str, str] = {}
     for outcome in outcomes:
@@ -138,8 +142,12 @@ def trial_text(trial: Trial) -> str:
     ]
     if trial.threads_per_worker:
         words.append(f"{trial.threads_per_worker} thread{'s' if trial.threads_per_worker > 1 else ''}")
+    if trial.inter_threads:
+        words.append(f"inter {trial.inter_threads}")
     if trial.transport != "auto":
         words.append(trial.transport)
+    if trial.options.get("strategy", "hora") != "hora":
+        words.append(NAMES[trial.options["strategy"]])
     if trial.independent:
         words.append("limit")
     if trial.by_turns:
@@ -151,12 +159,12 @@ def trial_text(trial: Trial) -> str:
     return ", ".join(words)
 
 
-def speed_text(outcome: Outcome) -> str:
+def speed_text(outcome: TrialOutcome) -> str:
     """What came of it, in a word or two."""
     if not outcome.done:
         return outcome.state
     return (
-        f"{outcome.images_per_s:,.0f} images/s"
+        f"{count_text(outcome.images_per_s)} images/s"
         if outcome.images_per_s >= 10
         else f"{outcome.images_per_s:.2g} images/s"
     )

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from hora.lab.throughput.estimate import Draws, Estimate, draws_of_median, estimate
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
 
 __all__ = ["Pool", "plain", "ratio"]
 
@@ -19,14 +19,14 @@ class Pool:
     """The outcomes of a point's repeats, or of its limit's. What nothing is known of is nan.
 
     >>> from hora.lab.trial import Trial
-    >>> run = Outcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", step_s=[0.1, 0.2, 0.1],
+    >>> run = TrialOutcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", step_s=[0.1, 0.2, 0.1],
     ...               images_per_s=320.0)
     >>> pool = Pool([run, run])
     >>> pool.step_s.value, pool.images_per_s.value, pool.state
     (0.1, 320.0, 'done')
     """
 
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+    def __init__(self, outcomes: Sequence[TrialOutcome]) -> None:
         self.outcomes = list(outcomes)
         self.good = [outcome for outcome in outcomes if outcome.done and outcome.step_s]
 
@@ -84,7 +84,7 @@ class Pool:
 
     @property
     def memory_mb(self) -> float:
-        return max((outcome.memory_bytes / 1e6 for outcome in self.good), default=math.nan)
+        return max((outcome.memory_bytes / 2**20 for outcome in self.good), default=math.nan)
 
     @cached_property
     def rank_step_s(self) -> dict[int, float]:

@@ -21,11 +21,11 @@ from hora.config import env
 from hora.errors import BadData, UsageError
 from hora.lab.trial import measure, reason, turns
 from hora.lab.trial.child import Child
-from hora.workloads import WORKLOADS, options_of, record
+from hora.workloads import WORKLOADS, options_of, run_record
 from hora.workloads import folder as run_folder
 from hora.workloads.start import worker_folder
 
-__all__ = ["FILE", "LOG", "SPEED_ONLY", "Outcome", "OutcomeState", "Trial", "command_of", "load", "run"]
+__all__ = ["FILE", "LOG", "SPEED_ONLY", "OutcomeState", "Trial", "TrialOutcome", "command_of", "load", "run"]
 
 FILE = "outcome.json"
 LOG = "log.txt"
@@ -50,12 +50,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     independent: bool = False  # the same processes on the same cores, each training by itself
     by_turns: bool = False  # by itself, in step and together, by turns (``lab.trial.turns`` takes them apart)
     hosts: str = ""  # as -H takes them
+    elastic: str = ""  # MIN:MAX; then ``workers`` is the first size
+    spares: int = 0  # of an elastic job
     timeline: bool = False
     env: dict[str, str] = {}  # more variables
     timeout_s: float = 3600.0
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class TrialOutcome(msgspec.Struct, kw_only=True):
     """What is known after it ran. A number that is not known is nan, which is null in JSON."""
 
     trial: Trial
@@ -76,6 +78,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     cpu_share: float = math.nan  # of the cores that the job may use, while it trained
     memory_bytes: int = 0  # the most that its processes had at a time, what they share counted once
     gpu_share: float | None = None
+    cpu_over_time: list[list[float]] = []  # rows of seconds since the start, and the cores that each rank used
+    gpu_over_time: list[list[float]] = []  # the same of this host's GPUs, as shares of the time
     result: dict[str, Any] = {}  # final metrics
     epochs: list[dict[str, Any]] = []  # lines of metrics.jsonl about epochs
 
@@ -90,16 +94,18 @@ def run(
     *,
     say: Callable[[str], None] = lambda line: None,
     look: Callable[[float], None] | None = None,
-) -> Outcome:
+    place: str = "",
+) -> TrialOutcome:
     """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended.
-    ``look`` is called about once a second while it runs, with the seconds that it has."""
-    command, variables = command_of(trial, folder), _variables(trial, folder)
+    ``look`` is called about once a second while it runs, with the seconds that it has. ``place`` are hosts to run on,
+    as -H takes them, where these are not part of the question."""
+    command, variables = command_of(trial, folder, place), _variables(trial, folder)
     found = _answer(trial, folder)
     if found is not None:
         say(f"{trial.name}: done before, kept")
         return found
     _clear(folder)
-    outcome = Outcome(trial=trial, state="interrupted", folder=str(folder))
+    outcome = TrialOutcome(trial=trial, state="interrupted", folder=str(folder))
     with Child(command, {**env.environ(), **variables}, folder / LOG) as child:
         try:
             code = child.wait(trial.timeout_s, look)
@@ -109,22 +115,24 @@ def run(
             outcome.error = "interrupted"
             raise
         finally:
-            _measure(outcome, child, folder)
+            _measure(outcome, child, folder, here=not (trial.hosts or place))
             run_folder.write_json(folder / FILE, outcome)
     if outcome.error:
         say(f"{trial.name}: {outcome.state}: {outcome.error}")
     return outcome
 
 
-def load(folder: Path) -> Outcome:
+def load(folder: Path) -> TrialOutcome:
     """What a trial's folder says came of it; BadData if it does not."""
-    return run_folder.read_json(folder / FILE, Outcome, "Give the folder of a trial: one of trials/ in an experiment.")
+    return run_folder.read_json(
+        folder / FILE, TrialOutcome, "Give the folder of a trial: one of trials/ in an experiment."
+    )
 
 
 # ---- before ----
 
 
-def command_of(trial: Trial, folder: Path) -> list[str]:
+def command_of(trial: Trial, folder: Path, place: str = "") -> list[str]:
     """What is started. Wrong options are refused here, before anything is.
 
     >>> command_of(Trial(name="a", workload="mnist", workers=2, options={"batch": 8, "augment": True}), Path("a"))
@@ -136,15 +144,17 @@ def command_of(trial: Trial, folder: Path) -> list[str]:
     if trial.workload not in WORKLOADS:
         raise UsageError(f"there is no workload {trial.workload!r}. It can be {', '.join(WORKLOADS)}.")
     options_of(trial.workload).of(trial.options)
-    place = folder.resolve()
-    options = {**trial.options, "out": str(place), "json": str(place / RESULT)}
+    out = folder.resolve()
+    options = {**trial.options, "out": str(out), "json": str(out / RESULT)}
     if options.get("resume", "no") == "no":
         options["overwrite"] = True  # what an interrupted attempt has left
     if trial.inter_threads is not None:
         options["inter_threads"] = trial.inter_threads
     return [
         sys.executable, "-m", "hora", "train", trial.workload, "-np", str(trial.workers),
-        *(["-H", trial.hosts] if trial.hosts else []),
+        *(["-H", place or trial.hosts] if place or trial.hosts else []),
+        *(["--elastic", trial.elastic, "--blacklist-cooldown-range", "1", "1"] if trial.elastic else []),
+        *(["--spares", str(trial.spares)] if trial.spares else []),
         *(["--on", "mpi"] if trial.transport == "mpi" else []),
         *(["--threads-per-worker", str(trial.threads_per_worker)] if trial.threads_per_worker is not None else []),
         *(["--independent"] if trial.independent else []),
@@ -174,7 +184,7 @@ def _variables(trial: Trial, folder: Path) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **transport, **timeline, **trial.env}
 
 
-def _answer(trial: Trial, folder: Path) -> Outcome | None:
+def _answer(trial: Trial, folder: Path) -> TrialOutcome | None:
     """The outcome that is there, if it is one of this very trial and would be the same again."""
     try:
         found = load(folder)
@@ -190,7 +200,7 @@ def _answer(trial: Trial, folder: Path) -> Outcome | None:
 def _clear(folder: Path) -> None:
     """Forget an earlier attempt, so that nothing of it is taken for this one's; checkpoints are the run's business."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (FILE, LOG, RESULT, run_folder.FILE, record.FILE):
+    for name in (FILE, LOG, RESULT, run_folder.FILE, run_record.FILE):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("timeline*.json"):
         path.unlink()
@@ -215,7 +225,7 @@ def _how(code: int | None, child: Child, folder: Path) -> tuple[OutcomeState, st
     return "failed", reason.line(code, said)
 
 
-def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
+def _measure(outcome: TrialOutcome, child: Child, folder: Path, *, here: bool) -> None:
     """Everything that the child and its files can tell."""
     trial, usage = outcome.trial, child.usage
     outcome.seconds = child.seconds
@@ -223,8 +233,8 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
     outcome.first_batch_s = measure.first_batch_s(folder, child.started)
     ranks = range(trial.workers) if trial.independent else range(1)
     places = {rank: folder / worker_folder(rank) if rank else folder for rank in ranks}
-    speeds = {rank: measure.speed(record.read_lines(place)[0]) for rank, place in places.items()}
-    outcome.epochs = record.read_lines(folder)[1]
+    speeds = {rank: measure.speed(run_record.read_lines(place)[0]) for rank, place in places.items()}
+    outcome.epochs = run_record.read_lines(folder)[1]
     first, known = speeds[0], all(speed.step_s for speed in speeds.values())
     outcome.step_s, outcome.warmup_steps, outcome.data_s = first.step_s, first.warmup_steps, first.data_s
     outcome.study_steps = first.study_steps
@@ -236,10 +246,11 @@ def _measure(outcome: Outcome, child: Child, folder: Path) -> None:
         outcome.images_per_s_study = sum(speed.study for speed in speeds.values())
     if trial.by_turns:
         turns.take(outcome, "together")
-    if not trial.hosts:  # the processes of other hosts are not seen from here
+    if here:  # the processes of other hosts are not seen from here
         outcome.cpu_share = usage.cpu_share(measure.training_time(folder))
         outcome.memory_bytes = usage.memory_bytes
-    outcome.gpu_share = usage.gpu_share()
+        outcome.cpu_over_time = usage.cpu_over_time()
+    outcome.gpu_share, outcome.gpu_over_time = usage.gpu_share(), usage.gpu_over_time()
 
 
 def _result(folder: Path) -> dict[str, Any]:

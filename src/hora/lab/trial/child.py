@@ -17,11 +17,10 @@ from pathlib import Path
 import psutil
 
 from hora.config import env
-from hora.lab.doctor import cgroup
-from hora.lab.doctor.machine import Machine
+from hora.doctor.machine import Machine, oom_kills
 from hora.lab.trial.usage import Usage
-from hora.launch import failure
-from hora.launch.local import Guardian
+from hora.launch.host.ending import out_of_memory_kills
+from hora.launch.host.local import Guardian
 
 __all__ = ["Child"]
 
@@ -112,4 +111,4 @@ class Child:
 
 
 def _oom_kills() -> int:
-    return (failure.out_of_memory_kills() or 0) + cgroup.oom_kills(Machine(env.environ()))
+    return (out_of_memory_kills() or 0) + oom_kills(Machine(env.environ()))

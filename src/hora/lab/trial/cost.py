@@ -12,22 +12,25 @@ from typing import Any
 
 import msgspec
 
+from hora.data.generated import generated_facts
 from hora.errors import BadData
-from hora.lab.trial import FILE, Outcome, Trial, load, usage
-from hora.workloads import Options, options_of
+from hora.lab.trial import FILE, Trial, TrialOutcome, load, usage
+from hora.text import count_text
+from hora.workloads import WorkloadOptions, options_of
 
-__all__ = ["Costs", "Speed", "samples_in", "steps_of"]
+__all__ = ["Costs", "TrialSpeed", "samples_in", "steps_of"]
 
 START_S = 6.0  # launching, importing, reading data
 # Images/s of one core, by what is trained: of the order of what an AMD EPYC does.
 _GUESSES = {"mnist": 500.0, "cifar10": 50.0, "imagenet": 3.0, "gan3d": 1.0, "synthetic": 3.0}
 _SMALLER = {"mnist_horovod": 3500.0, "horovod": 3500.0, "mnist": 500.0, "resnet56v1": 60.0, "resnet56v2": 50.0}
+_PIXELS = 224  # of a side, that imagenet's guess is for
 _USUAL = {"mnist": 60_000, "cifar10": 50_000, "imagenet": 1_281_167, "gan3d": 180_000}  # samples of the real sets
 _KIND = ("framework", "network", "model", "arch", "depth", "image_size", "precision")  # options that speed depends on
 _MOST = 200  # outcomes that are read, the newest
 
 
-class Speed(msgspec.Struct, frozen=True):
+class TrialSpeed(msgspec.Struct, frozen=True):
     """``trials`` is of how many it is known; 0 if it is a guess."""
 
     start_s: float
@@ -38,12 +41,12 @@ class Speed(msgspec.Struct, frozen=True):
     def basis(self) -> str:
         """In words.
 
-        >>> Speed(6.0, 0.002).basis, Speed(4.0, 0.002, 3).basis
+        >>> TrialSpeed(6.0, 0.002).basis, TrialSpeed(4.0, 0.002, 3).basis
         ('a guess: 6 s to start a trial, 500 images/s a core', 'as long as 3 such trials before')
         """
         if self.trials:
             return f"as long as {self.trials} such trial{'s' if self.trials > 1 else ''} before"
-        return f"a guess: {self.start_s:.0f} s to start a trial, {1 / self.sample_s:,.0f} images/s a core"
+        return f"a guess: {self.start_s:.0f} s to start a trial, {count_text(1 / self.sample_s)} images/s a core"
 
 
 class Costs:
@@ -51,9 +54,9 @@ class Costs:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._known: dict[tuple[str, ...], list[Speed]] | None = None
+        self._known: dict[tuple[str, ...], list[TrialSpeed]] | None = None
 
-    def speed(self, trial: Trial) -> Speed:
+    def speed(self, trial: Trial) -> TrialSpeed:
         """Of such a trial, on as many workers if there were any."""
         if self._known is None:
             self._known = _read(self._place)
@@ -63,10 +66,13 @@ class Costs:
             start_s, sample_s = (
                 statistics.median(getattr(each, name) for each in known) for name in ("start_s", "sample_s")
             )
-            return Speed(start_s, sample_s, len(known))
+            return TrialSpeed(start_s, sample_s, len(known))
         chosen = {str(trial.options.get(name)) for name in ("network", "model")}
         fast = next((_SMALLER[name] for name in chosen if name in _SMALLER), _GUESSES.get(trial.workload, 10.0))
-        return Speed(START_S, max(1.0, trial.workers / usage.cores()) / fast)
+        pixels = trial.options.get("image_size") if trial.workload == "imagenet" else None
+        if isinstance(pixels, int) and pixels > 0:
+            fast *= (_PIXELS / pixels) ** 2
+        return TrialSpeed(START_S, max(1.0, trial.workers / usage.cores()) / fast)
 
     def expect(self, trial: Trial) -> float:
         """Seconds that it will take, about."""
@@ -79,14 +85,14 @@ def _kind(trial: Trial) -> tuple[str, ...]:
     return trial.workload, *(f"{name}={trial.options[name]}" for name in _KIND if name in trial.options)
 
 
-def _of_a_process(options: Options, workers: int) -> float:
+def _of_a_process(options: WorkloadOptions, workers: int) -> float:
     """Samples that a process takes in a step."""
     return options.batch * options.accumulate * max(1.0, options.emulate_workers / workers)
 
 
-def _read(place: Path) -> dict[tuple[str, ...], list[Speed]]:
+def _read(place: Path) -> dict[tuple[str, ...], list[TrialSpeed]]:
     """The speeds of trials that are done, by kind, and by kind and workers."""
-    found: dict[tuple[str, ...], list[Speed]] = {}
+    found: dict[tuple[str, ...], list[TrialSpeed]] = {}
     paths = sorted(place.glob(f"*/trials/*/{FILE}"), key=_time, reverse=True)
     for path in paths[:_MOST]:
         try:
@@ -107,15 +113,15 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-def _speed_of(outcome: Outcome) -> Speed | None:
+def _speed_of(outcome: TrialOutcome) -> TrialSpeed | None:
     if not outcome.done or not outcome.step_s:
         return None
     options = options_of(outcome.trial.workload).of(outcome.trial.options)
     sample_s = statistics.median(outcome.step_s) / _of_a_process(options, outcome.trial.workers)
-    return Speed(START_S if math.isnan(outcome.first_batch_s) else outcome.first_batch_s, sample_s)
+    return TrialSpeed(START_S if math.isnan(outcome.first_batch_s) else outcome.first_batch_s, sample_s)
 
 
-def steps_of(options: Options, workers: int, samples: int = 0) -> float:
+def steps_of(options: WorkloadOptions, workers: int, samples: int = 0) -> float:
     """How many steps a run on so many processes has; ``samples`` are those of an epoch, 0 if they are to be looked up.
 
     >>> steps_of(options_of("mnist").of({"epochs": 2, "batch": 50}), 2, samples=1000)
@@ -146,7 +152,10 @@ def samples_in(workload: str, folder: Path) -> int:
                 return int.from_bytes(file.read(8)[4:], "big") or _USUAL[workload]
         if workload == "cifar10":
             return sum(path.stat().st_size for path in folder.glob("data_batch_*.bin")) // 3073 or _USUAL[workload]
-    except (OSError, StopIteration):
+        facts = generated_facts(folder) or {}
+        if isinstance(facts.get("samples"), int) and facts["samples"] > 0:
+            return int(facts["samples"])
+    except (BadData, OSError, StopIteration):
         pass
     usual: Mapping[str, int] = _USUAL
     return usual.get(workload, 60_000)

@@ -21,13 +21,13 @@ import msgspec
 from hora.errors import BadData
 from hora.workloads import folder as run_folder
 
-__all__ = ["STUDY_STEPS", "Speed", "first_batch_s", "interval", "speed", "training_time", "warmup"]
+__all__ = ["STUDY_STEPS", "RunSpeed", "first_batch_s", "interval", "speed", "training_time", "warmup"]
 
 STUDY_STEPS = 200  # the reference study's images/s is over so many, the first included
 _CONFIDENCE = 0.90
 
 
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+class RunSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How fast a run was, as far as its lines tell."""
 
     step_s: list[float] = []  # steady ones
@@ -41,7 +41,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     data_s: float = math.nan
 
 
-def speed(steps: Sequence[Mapping[str, Any]]) -> Speed:
+def speed(steps: Sequence[Mapping[str, Any]]) -> RunSpeed:
     """The speed of a run from its lines about steps.
 
     >>> lines = [{"step": n, "samples": 64 * n, "images_per_s": 64.0 if n == 1 else 640.0, "data_s": 0.01}
@@ -62,7 +62,7 @@ def speed(steps: Sequence[Mapping[str, Any]]) -> Speed:
             taken.append((samples, samples / facts["images_per_s"], facts["data_s"]))
         before = facts["samples"]
     if not taken:
-        return Speed()
+        return RunSpeed()
     batch = max(samples for samples, _, _ in taken)
     whole = [(seconds, waited) for samples, seconds, waited in taken if samples == batch]
     left_out = warmup(len(whole))
@@ -70,7 +70,7 @@ def speed(steps: Sequence[Mapping[str, Any]]) -> Speed:
     fastest, slowest = interval(step_s)
     median_s = statistics.median(step_s)
     first = taken[:STUDY_STEPS]
-    return Speed(
+    return RunSpeed(
         step_s=step_s,
         warmup_steps=left_out,
         median_s=median_s,

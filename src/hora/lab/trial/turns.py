@@ -11,19 +11,19 @@ import msgspec
 from hora.lab.trial.measure import interval
 
 if TYPE_CHECKING:
-    from hora.lab.trial import Outcome
+    from hora.lab.trial import TrialOutcome
 
 __all__ = ["meeting_s", "of", "take"]
 
 
-def of(outcome: Outcome, mode: str) -> Outcome:
+def of(outcome: TrialOutcome, mode: str) -> TrialOutcome:
     """What the run would have been in that mode; one that was not done stays as it is."""
     made = msgspec.structs.replace(outcome)
     take(made, mode)
     return made
 
 
-def take(outcome: Outcome, mode: str) -> None:
+def take(outcome: TrialOutcome, mode: str) -> None:
     """Make its figures those of one mode (``hora.workloads.turns.MODES``); none if it did not get to the end."""
     found: dict[str, Any] = outcome.result.get("by_turns") or {}
     ranks: list[list[float]] = found.get(mode) or [[]]
@@ -42,6 +42,6 @@ def take(outcome: Outcome, mode: str) -> None:
     outcome.images_per_s_high = sum(images / len(parts) / seconds for seconds in fastest)
 
 
-def meeting_s(outcome: Outcome) -> float:
+def meeting_s(outcome: TrialOutcome) -> float:
     """What the bare meeting of all workers takes, when none is late; nan if it was not measured."""
     return float((outcome.result.get("by_turns") or {}).get("meeting", math.nan))

@@ -11,14 +11,14 @@ import msgspec
 from hora.errors import BadData
 from hora.lab.trial.cost import steps_of
 from hora.workloads import folder as run_folder
-from hora.workloads import options_of, record
+from hora.workloads import options_of, run_record
 
-__all__ = ["Watch"]
+__all__ = ["TrialMonitor"]
 
 _TAIL = 4096  # bytes, in which there is a whole line
 
 
-class Watch:
+class TrialMonitor:
     """One trial's folder. ``look`` is to be called now and then, with the seconds that the trial has run."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class Watch:
     def look(self, seconds: float) -> None:
         if not self.steps:
             self.steps = _steps(self._folder)
-        facts = _last_line(self._folder / record.FILE)
+        facts = _last_line(self._folder / run_record.FILE)
         step = facts.get("step", 0)
         if not isinstance(step, int) or step <= self.step:
             return

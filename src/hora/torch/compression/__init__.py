@@ -1,9 +1,9 @@
 """Compression: fewer bytes for a gradient than it has.
 
-Two kinds. ``none``, ``fp16`` and ``bf16`` are classes without memory (``cast``): they change the element type and every
-collective that takes ``compression=`` takes them. The others are objects with a memory (``feedback``): what they leave
-out of one step they add to the next. They work on named gradients only: give one to ``DistributedOptimizer``, or call
-``reduce_gradients`` after ``backward``.
+Two kinds. ``none``, ``fp16`` and ``bf16`` are classes without memory (``ops.compression``): they change the element
+type and every collective that takes ``compression=`` takes them. The others are objects with a memory (``feedback``):
+what they leave out of one step they add to the next. They work on named gradients only: give one to
+``DistributedOptimizer``, of any framework, or call ``reduce_gradients`` after ``backward``.
 
 ===============  ====================  ==========================================  ===================
 compressor       file                  what a tensor of n elements becomes         bytes, of float32
@@ -23,8 +23,10 @@ fall toward the end.
 
 from __future__ import annotations
 
-from hora.torch.compression.cast import BF16Compressor, Compressor, FP16Compressor, NoneCompressor
-from hora.torch.compression.feedback import ErrorFeedback, GradientCompressor
+from hora.ops import compression
+from hora.ops.compression import Compressor, GradientCompressor, NoneCompressor
+from hora.torch.compression.cast import TorchElement
+from hora.torch.compression.feedback import ErrorFeedback
 from hora.torch.compression.gradients import reduce_gradients
 from hora.torch.compression.int8 import Int8
 from hora.torch.compression.one_bit import OneBit
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-class Compression:
+class Compression(compression.Compression, element=TorchElement):
     """The compressors to choose from.
 
     >>> import torch
@@ -61,10 +63,10 @@ class Compression:
     PowerSGD(rank=4, start_step=0)
     """
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
     power_sgd = PowerSGD
     top_k = TopK
     one_bit = OneBit
     int8 = Int8
+
+
+FP16Compressor, BF16Compressor = Compression.fp16, Compression.bf16

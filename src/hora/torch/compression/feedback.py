@@ -22,8 +22,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from hora.engine import session
@@ -32,34 +33,9 @@ from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
 from hora.torch import collectives  # which imports this package: its functions are looked up when they are called
 from hora.torch.adapter import DTYPES, is_expanded
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
-__all__ = ["ErrorFeedback", "Gathered", "GradientCompressor", "Memory", "whole_number"]
-
-
-@runtime_checkable
-class GradientCompressor(Protocol):
-    """What ``DistributedOptimizer(compression=…)`` takes besides a ``Compressor`` class."""
-
-    raw_bytes: int
-    """The gradients this rank has been given so far."""
-
-    wire_bytes: int
-    """What it has handed to collectives for them."""
-
-    def start(
-        self, name: str, gradient: torch.Tensor, op: ReduceOp, process_set: ProcessSet
-    ) -> Callable[[], torch.Tensor]:
-        """Begin to reduce a gradient. The function returned waits, leaves the result in the gradient and returns it."""
-
-    def report(self) -> str:
-        """One line for people: what was saved."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's memory, in plain tensors and numbers."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a memory."""
+__all__ = ["ErrorFeedback", "GatheredFeedback", "Memory", "whole_number"]
 
 
 @dataclass
@@ -98,11 +74,14 @@ class ErrorFeedback(ABC):
     def start(
         self,
         name: str,
-        gradient: torch.Tensor,
+        gradient: Any,
         op: ReduceOp = ReduceOp.AVERAGE,
         process_set: ProcessSet = global_process_set,
-    ) -> Callable[[], torch.Tensor]:
+    ) -> Callable[[], Any]:
         """Begin to reduce a gradient. The function returned waits, leaves the result in the gradient and returns it."""
+        if isinstance(gradient, np.ndarray):  # of another front-end
+            waits = self.start(name, torch.from_numpy(gradient), op, process_set)
+            return lambda: waits().numpy()
         own = self._checked(name, gradient, op)
         key = _key(name, process_set)
         memory = self._memory.get(key) or Memory()
@@ -230,7 +209,7 @@ class ErrorFeedback(ABC):
         return x.add_(error.to(x))
 
 
-class Gathered(ErrorFeedback):
+class GatheredFeedback(ErrorFeedback):
     """Error feedback over codes that cannot be summed: everybody's are gathered, and added up in rank order."""
 
     suffix: str

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 
 from hora.engine.process_set import ProcessSet, global_process_set
-from hora.torch.compression.feedback import GradientCompressor
-from hora.transport.base import ReduceOp
+from hora.ops.compression import GradientCompressor
+from hora.types import ReduceOp
 
 __all__ = ["reduce_gradients"]
 

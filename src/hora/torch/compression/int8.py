@@ -13,12 +13,12 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from hora.torch.compression.feedback import Gathered, whole_number
+from hora.torch.compression.feedback import GatheredFeedback, whole_number
 
 __all__ = ["Int8"]
 
 
-class Int8(Gathered):
+class Int8(GatheredFeedback):
     """Send one byte an element, and one scale for ``chunk`` of them.
 
     >>> Int8(chunk=256)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import torch
 
-from hora.torch.compression.feedback import Gathered
+from hora.torch.compression.feedback import GatheredFeedback
 
 __all__ = ["OneBit"]
 
 
-class OneBit(Gathered):
+class OneBit(GatheredFeedback):
     """Send one bit an element.
 
     >>> OneBit()

@@ -28,7 +28,7 @@ from hora.engine import session
 from hora.engine.handle import poll, synchronize
 from hora.engine.process_set import ProcessSet
 from hora.torch.compression.feedback import ErrorFeedback, Exchange, Memory, whole_number
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 __all__ = ["PowerSGD"]
 
@@ -159,9 +159,9 @@ def _directions(name: str, matrix: torch.Tensor, rank: int, previous: torch.Tens
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     shape = (matrix.shape[1], rank)
     if previous is None or previous.shape != shape:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(matrix)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(matrix)
     q = previous.to(matrix)
     alive = q.any(0)
     if alive.all():
         return q
-    return torch.where(alive, q, torch.randn(shape, generator=generator, dtype=torch.float64).to(matrix))
+    return torch.where(alive, q, torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(matrix))

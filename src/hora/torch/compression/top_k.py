@@ -15,12 +15,12 @@ import math
 import torch
 
 from hora.errors import UsageError
-from hora.torch.compression.feedback import Gathered
+from hora.torch.compression.feedback import GatheredFeedback
 
 __all__ = ["TopK"]
 
 
-class TopK(Gathered):
+class TopK(GatheredFeedback):
     """Send the ``ratio`` of each gradient's elements that are largest.
 
     >>> TopK(ratio=0.05)

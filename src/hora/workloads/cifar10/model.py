@@ -40,7 +40,7 @@ def dense(inputs: int) -> nn.Linear:
     return made
 
 
-class Bottleneck(nn.Module):
+class CifarBottleneck(nn.Module):
     """Version 2's unit: 1x1, 3x3, 1x1, each after its normalisation; the very first begins without one."""
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int, first: bool, project: bool) -> None:
@@ -69,12 +69,12 @@ class ResNetV2(nn.Module):
     def __init__(self, depth: int = 56) -> None:
         super().__init__()
         self.conv, self.bn = conv(3, 16, 3), norm(16)
-        units: list[Bottleneck] = []
+        units: list[CifarBottleneck] = []
         inputs = 16
         for stage, (width, outputs) in enumerate([(16, 64), (64, 128), (128, 256)]):
             for unit in range((depth - 2) // 9):
                 begins = unit == 0
-                units.append(Bottleneck(inputs, width, outputs, 2 if stage and begins else 1, not units, begins))
+                units.append(CifarBottleneck(inputs, width, outputs, 2 if stage and begins else 1, not units, begins))
                 inputs = outputs
         self.units, self.last_bn, self.fc = nn.Sequential(*units), norm(inputs), dense(inputs)
 
@@ -85,7 +85,7 @@ class ResNetV2(nn.Module):
         return logits
 
 
-class Basic(nn.Module):
+class CifarBasicBlock(nn.Module):
     """Version 1's unit: two 3x3, normalised after."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -115,7 +115,7 @@ class ResNetV1(nn.Module):
         units, inputs = [], 16
         for outputs in (16, 32, 64):
             for _ in range((depth - 2) // 6):
-                units.append(Basic(inputs, outputs, 1 if inputs == outputs else 2))
+                units.append(CifarBasicBlock(inputs, outputs, 1 if inputs == outputs else 2))
                 inputs = outputs
         self.units, self.fc = nn.Sequential(*units), dense(inputs)
 

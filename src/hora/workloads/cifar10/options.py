@@ -3,17 +3,19 @@ warm-up over 20 epochs as Horovod's callback does it, then 0.08, 0.01, 0.002 and
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from hora.errors import UsageError
+from hora.workloads import optimizers
 from hora.workloads import options as base
 
 __all__ = ["Options"]
 
 
-class Options(base.Options, frozen=True, kw_only=True):
+class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
     >>> plan = Options.of({}).plan(50_000, 16)
     >>> [round(plan.lr_at_epoch(epoch), 6) for epoch in (20, 40, 41, 60, 61, 70, 71, 79)]
@@ -21,6 +23,7 @@ class Options(base.Options, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "cifar10"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = optimizers.PRESETS
 
     epochs: base.Epochs = 80.0
     batch: base.Batch = 128
@@ -32,7 +35,10 @@ class Options(base.Options, frozen=True, kw_only=True):
         Literal["v2", "v1"], Meta(description="ResNet of pre-activation bottlenecks, or of basic blocks.")
     ] = "v2"
     depth: Annotated[int, Meta(gt=0, description="Layers: 9n+2 of version 2, 6n+2 of version 1.")] = 56
-    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of SGD.")] = 0.9
+    optimizer: Annotated[
+        optimizers.OptimizerName, Meta(description="sgd, also called momentum, has --momentum; nesterov is Nesterov's.")
+    ] = "sgd"
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of sgd, nesterov and lars.")] = 0.9
     l2: Annotated[float, Meta(ge=0, description="L2 penalty on the convolutions' kernels: l2 x sum of squares.")] = 1e-4
     augment: Annotated[
         Literal["yes", "no"], Meta(description="Shift by up to 10 % and flip the training images at random.")
@@ -40,6 +46,11 @@ class Options(base.Options, frozen=True, kw_only=True):
 
     def check(self) -> None:
         super().check()
+        if self.framework == "keras" and self.optimizer != "sgd":
+            raise UsageError(
+                f"--optimizer {self.optimizer} with --framework keras: only sgd is there. Leave it "
+                "out, or train with --framework torch."
+            )
         unit = 9 if self.network == "v2" else 6
         if self.depth < unit + 2 or (self.depth - 2) % unit:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Training on CIFAR-10, top to bottom. The five lines that make it distributed are marked ``# Hora``."""
+"""Training on CIFAR-10, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in ``strategy``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import hora.torch as hvd
+from hora.workloads import devices, optimizers
 from hora.workloads.agree import everywhere
 from hora.workloads.cifar10.data import Photographs, load
 from hora.workloads.cifar10.model import kernels, network
 from hora.workloads.cifar10.options import Options
-from hora.workloads.metrics import accuracy, checksum, shard
-from hora.workloads.run import Run, compression
-from hora.workloads.workers import Workers, device_of_this_worker
+from hora.workloads.metrics import accuracy, checksum
+from hora.workloads.run import TorchRun, compression
+from hora.workloads.strategy import distributed
+from hora.workloads.workers import EmulatedWorkers
 
 __all__ = ["evaluate", "train"]
 
@@ -23,28 +25,26 @@ __all__ = ["evaluate", "train"]
 def train(options: Options) -> dict[str, Any]:
     """Train, and return the final metrics."""
     hvd.init()  # Hora 1
-    device = device_of_this_worker()
+    device = devices.of_this_worker(options.device)
     data = everywhere(load, options.data_folder)
 
     torch.manual_seed(options.seed)
     model = network(options.network, options.depth).to(device)
-    workers = Workers(model, options)
+    workers = EmulatedWorkers(model, options)
     plan = options.plan(len(data.train), workers.total)
 
     # Keras adds l2 x sum of squares to the loss; the gradient of that is 2 x l2 x kernel.
     convolutions, others = kernels(model)
     groups: list[dict[str, Any]] = [{"params": convolutions, "weight_decay": 2 * options.l2}, {"params": others}]
     smaller = compression(options)
-    optimizer = hvd.DistributedOptimizer(  # Hora 2
-        torch.optim.SGD(groups, lr=plan.peak_lr, momentum=options.momentum), model.named_parameters(), smaller,
-        backward_passes_per_step=len(workers) * options.accumulate,
+    forward, optimizer, rest = distributed(  # Hora 2 to 4
+        model, optimizers.make(options.optimizer, groups, plan.peak_lr, options.momentum), options,
+        passes=len(workers) * options.accumulate, compression=smaller,
     )  # fmt: skip
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4
 
     facts = {"test samples": len(data.test), "labels": checksum(data.train.labels)}
-    with Run(options, plan, model, optimizer, workers, facts=facts, generated=data.generated,
-             compression=smaller) as run:  # fmt: skip
+
+    def learn() -> None:
         for epoch in run.epochs():
             for batches in run.batches(
                 data.train.augmented(plan, options.seed) if options.augment == "yes" else data.train.batch(plan.indices)
@@ -54,25 +54,29 @@ def train(options: Options) -> dict[str, Any]:
                 for worker, (images, labels) in batches:
                     images, labels = images.to(device), labels.to(device)
                     with worker, run.autocast():
-                        scores = model(images)
+                        scores = forward(images)
                     loss = F.cross_entropy(scores.float(), labels)
-                    (loss / len(batches)).backward()
+                    run.backward(loss)
                     run.count(len(labels), loss=loss, accuracy=accuracy(scores, labels))
-                optimizer.step()
+                run.update(optimizer)
                 run.step()
             if options.validate:
                 run.validated(evaluate(run, model, data.test))
+
+    with TorchRun(options, plan, model, optimizer, workers, facts=facts, generated=data.generated,
+             compression=smaller, rest=[rest]) as run:  # fmt: skip
+        run.through(learn)
         result = run.result()
-        run.say(f"Test loss: {result.get('val_loss')}\nTest accuracy: {result.get('val_accuracy')}")
+        run.tell_test()
     return result
 
 
-def evaluate(run: Run, model: nn.Module, photographs: Photographs) -> dict[str, float]:
+def evaluate(run: TorchRun, model: nn.Module, photographs: Photographs) -> dict[str, float]:
     """Loss and accuracy over all of a set, of which each rank looks at its part."""
     model.eval()
     totals = torch.zeros(3, dtype=torch.float64)  # loss, correct, samples
     with torch.no_grad():
-        for indices in shard(len(photographs), run.options.val_batch):
+        for indices in run.shard(len(photographs), run.options.val_batch):
             images, labels = (tensor.to(run.workers.device) for tensor in photographs.batch(indices))
             with run.autocast():
                 scores = model(images).float()

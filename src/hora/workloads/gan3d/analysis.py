@@ -7,12 +7,12 @@ real shower leaves anything, and bins without events, are left out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["BINS_GEV", "Errors", "errors", "moments", "near_a_bin", "profiles", "tally"]
+__all__ = ["BINS_GEV", "Errors", "errors", "moments", "near_a_bin", "profiles", "shapes", "tally"]
 
 BINS_GEV = (100.0, 200.0, 300.0, 400.0)
 TOLERANCE_GEV = 5.0
@@ -96,6 +96,27 @@ def errors(sums: Tensor) -> Errors | None:
     moment = _relative(mean_moments).nanmean()
     profile = _relative(mean_profiles).unflatten(1, (3, CELLS)).nanmean(2).mean()
     return Errors(float(moment + profile), float(moment), float(profile))
+
+
+def shapes(sums: Tensor) -> list[dict[str, Any]]:
+    """The means themselves, to be looked at, for each bin that has events.
+
+    >>> found = shapes(tally(torch.ones(2, 25, 25, 25), torch.ones(2, 25, 25, 25), torch.full((2,), 101.0)))
+    >>> [(shape["gev"], shape["events"], shape["real"]["profiles"][0][3]) for shape in found]
+    [(100.0, 2, 625.0)]
+    """
+    made = []
+    for gev, both in zip(BINS_GEV, sums, strict=True):
+        if both[0, _EVENTS] > 0:
+            kinds = {
+                kind: {
+                    "moments": (of[_MOMENTS] / of[_LIT].clamp_min(1)).unflatten(0, (3, 2)).tolist(),
+                    "profiles": (of[_PROFILES] / of[_EVENTS].clamp_min(1)).unflatten(0, (3, CELLS)).tolist(),
+                }
+                for kind, of in zip(("real", "generated"), both, strict=True)
+            }
+            made.append({"gev": gev, "events": int(both[0, _EVENTS]), **kinds})
+    return made
 
 
 def _relative(means: Tensor) -> Tensor:

@@ -16,13 +16,13 @@ from hora.data.loader import BatchPlan
 from hora.data.showers import ShowerFiles, find_shower_files, split_files
 from hora.workloads.missing import check_folder
 
-__all__ = ["Batch", "Data", "Showers", "load"]
+__all__ = ["Data", "ShowerBatch", "ShowerDataset", "load"]
 
 THRESHOLD = 1e-6  # a cell with less has nothing
 GEV = 100.0  # the networks' unit of primary energy is so many GeV
 
 
-class Batch(NamedTuple):
+class ShowerBatch(NamedTuple):
     """``showers`` is (events, 1, 25, 25, 25); ``energy``, in 100 GeV, and ``ecal``, the sum of cells, are (events,)."""
 
     showers: Tensor
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     ecal: Tensor
 
 
-class Showers:
+class ShowerDataset:
     """The events of some files, as batches; may go to loader processes.
 
     >>> import tempfile
@@ -38,7 +38,7 @@ class Showers:
     >>> with tempfile.TemporaryDirectory() as place:
     ...     file = Path(place) / "EleEscan_1_1.h5"
     ...     write_showers(file, np.full((2, 25, 25, 25), 1e-3, np.float32), np.array([50, 400], np.float32))
-    ...     Showers([file]).batch(np.array([1])).energy
+    ...     ShowerDataset([file]).batch(np.array([1])).energy
     tensor([4.])
     """
 
@@ -54,21 +54,21 @@ class Showers:
         """The primary energy of every event."""
         return self._events.energy
 
-    def __getitem__(self, plan: BatchPlan) -> Batch:
+    def __getitem__(self, plan: BatchPlan) -> ShowerBatch:
         return self.batch(plan.indices)
 
-    def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
+    def batch(self, indices: npt.NDArray[np.int64]) -> ShowerBatch:
         """These events. What upstream prepares: small cells set to nothing, energies scaled."""
         ecal, energy = self._events.read(indices)
         showers = torch.from_numpy(ecal)
         showers[showers < THRESHOLD] = 0
         showers *= self._xscale
-        return Batch(showers[:, None], torch.from_numpy(energy / GEV), showers.sum((1, 2, 3)))
+        return ShowerBatch(showers[:, None], torch.from_numpy(energy / GEV), showers.sum((1, 2, 3)))
 
 
 class Data(NamedTuple):
-    train: Showers
-    test: Showers
+    train: ShowerDataset
+    test: ShowerDataset
     generated: bool
 
 
@@ -82,4 +82,8 @@ def load(folder: Path, events: int, xscale: float = 1.0) -> Data:
         files.append(file)
         counted += len(ShowerFiles([file]))
     train, test = split_files(files)
-    return Data(Showers(train, xscale), Showers(test, xscale), is_generated(folder))
+    return Data(
+        ShowerDataset(train, xscale),
+        ShowerDataset(test, xscale),
+        is_generated(folder if folder.is_dir() else files[0].parent),
+    )

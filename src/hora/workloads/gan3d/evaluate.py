@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 import hora.torch as hvd
-from hora.workloads.gan3d.analysis import Errors, errors, near_a_bin, tally
-from hora.workloads.gan3d.data import GEV, Showers
-from hora.workloads.gan3d.game import Trained
+from hora.workloads.gan3d.analysis import Errors, errors, near_a_bin, shapes, tally
+from hora.workloads.gan3d.data import GEV, ShowerDataset
+from hora.workloads.gan3d.game import TrainedGan
 from hora.workloads.gan3d.history import NETWORKS, Losses
 from hora.workloads.gan3d.losses import PARTS, sample, weighted
 from hora.workloads.gan3d.model import Judgement
@@ -26,7 +26,7 @@ __all__ = ["analyse", "losses_on"]
 _TEST, _ANALYSIS = 0x7E57, 0xA7A1  # set their random numbers apart from others of the same seed
 
 
-def losses_on(game: Trained, showers: Showers, autocast: AbstractContextManager[Any]) -> Losses:
+def losses_on(game: TrainedGan, showers: ShowerDataset, autocast: AbstractContextManager[Any]) -> Losses:
     """The losses on test events, all or the first few: the discriminator's on them and on as many generated
     ones, the generator's on twice as many."""
     options = game.options
@@ -48,8 +48,11 @@ def losses_on(game: Trained, showers: Showers, autocast: AbstractContextManager[
     return {name: [float(total), *row.tolist()] for name, total, row in zip(NETWORKS, totals, means, strict=True)}
 
 
-def analyse(game: Trained, showers: Showers, autocast: AbstractContextManager[Any]) -> Errors | None:
-    """How much generated showers look like the test events of their energy; None if none is near a bin's middle."""
+def analyse(
+    game: TrainedGan, showers: ShowerDataset, autocast: AbstractContextManager[Any]
+) -> tuple[Errors | None, list[Any]]:
+    """How much generated showers look like the test events of their energy, None if none is near a bin's middle; and
+    the shapes of both."""
     options, energy_gev = game.options, showers.energy_gev
     near = np.flatnonzero(near_a_bin(torch.from_numpy(energy_gev)).numpy())
     noise, _ = sample(len(near), options.latent, _stream(options.seed, _ANALYSIS))
@@ -59,7 +62,8 @@ def analyse(game: Trained, showers: Showers, autocast: AbstractContextManager[An
         with autocast:
             generated = game.generated(batch.energy[:, None] * noise[torch.from_numpy(places)])
         sums += tally(batch.showers[:, 0], generated[:, 0].cpu(), batch.energy * GEV)
-    return errors(hvd.allreduce(sums, op=hvd.Sum, name="analysis"))
+    sums = hvd.allreduce(sums, op=hvd.Sum, name="analysis")
+    return errors(sums), shapes(sums)
 
 
 def _stream(*numbers: int) -> torch.Generator:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hora.checkpoint.whole import json_text, replacing
+from hora.files import json_text, replacing
 from hora.workloads.gan3d.analysis import Errors
 from hora.workloads.gan3d.losses import PARTS
 
-__all__ = ["COLUMNS", "Losses", "loss_table", "noted", "write_history"]
+__all__ = ["COLUMNS", "Losses", "loss_table", "noted", "write_history", "write_shapes"]
 
 COLUMNS = ("loss", *PARTS)
 NETWORKS = ("generator", "discriminator")
@@ -81,3 +81,10 @@ def write_history(folder: Path, history: Mapping[str, Any]) -> None:
     for name, content in contents.items():
         with replacing(folder / name) as file:
             file.write(content)
+
+
+def write_shapes(folder: Path, shapes: Sequence[Any]) -> None:
+    """Write ``showers.json``: what real and generated showers look like on average, after the last epoch."""
+    os.makedirs(folder, exist_ok=True)
+    with replacing(folder / "showers.json") as file:
+        file.write(json_text(shapes))

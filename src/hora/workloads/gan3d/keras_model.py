@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from hora.checkpoint.whole import replacing_path
+from hora.files import replacing_path
 from hora.workloads.gan3d.model import SLOPE
 
 __all__ = ["discriminator", "frozen", "generator", "save_weights"]

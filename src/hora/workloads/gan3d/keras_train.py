@@ -16,8 +16,8 @@ import hora.keras as hvd
 from hora.data.loader import Loader
 from hora.keras.adapter import Array
 from hora.workloads.agree import everywhere, on_first
-from hora.workloads.gan3d.data import Batch, load
-from hora.workloads.gan3d.game import Trained
+from hora.workloads.gan3d.data import ShowerBatch, load
+from hora.workloads.gan3d.game import TrainedGan
 from hora.workloads.gan3d.history import COLUMNS
 from hora.workloads.gan3d.keras_model import discriminator as make_discriminator
 from hora.workloads.gan3d.keras_model import frozen, save_weights
@@ -29,7 +29,7 @@ from hora.workloads.gan3d.train import GENERATOR_UPDATES, keep, tell_start, test
 from hora.workloads.keras_run import KerasRun, compression, prepare
 from hora.workloads.order import random_seed
 
-__all__ = ["Game", "train"]
+__all__ = ["KerasGan", "train"]
 
 _NOISE = 0x6A4E  # sets its random numbers apart from others of the same seed
 
@@ -55,10 +55,11 @@ def train(options: Options) -> dict[str, Any]:
             )
             for name in ("generator", "discriminator")
         }  # fmt: skip
-        game = Game(generator, discriminator, optimizers, options)
+        game = KerasGan(generator, discriminator, optimizers, options)
         with KerasRun(  # Hora 3 and 4: all ranks get the weights and the optimizers of the first
             options, plan, {"generator": generator, "discriminator": discriminator}, optimizers=optimizers,
-            facts={"test events": len(data.test)}, generated=data.generated, best=best, highest=False, quiet=True,
+            compiled=[discriminator, game.combined], facts={"test events": len(data.test)}, generated=data.generated,
+            best=best, highest=False, quiet=True,
         ) as run:  # fmt: skip
             tell_start(run, data, time.perf_counter() - began)
             for epoch in run.epochs():
@@ -83,7 +84,7 @@ def train(options: Options) -> dict[str, Any]:
             return run.result()
 
 
-class Game(Trained):
+class KerasGan(TrainedGan):
     """What each network is asked in training; an answer is its losses by name, means over the events."""
 
     def __init__(self, generator: Any, discriminator: Any, optimizers: dict[str, Any], options: Options) -> None:
@@ -100,12 +101,12 @@ class Game(Trained):
             )
             optimizers[name].build((discriminator if model is discriminator else generator).trainable_variables)
 
-    def judge_real(self, batch: Batch) -> dict[str, float]:
+    def judge_real(self, batch: ShowerBatch) -> dict[str, float]:
         """The discriminator learns from real showers."""
         labels = flipped(torch.ones(len(batch.energy)), self.options.flip)
         return self.taught(_array(batch.showers), Judgement(labels, batch.energy, batch.ecal))
 
-    def judge_generated(self, batch: Batch) -> dict[str, float]:
+    def judge_generated(self, batch: ShowerBatch) -> dict[str, float]:
         """The discriminator learns from as many showers that the generator makes as it would for a user."""
         noise, energy = sample(len(batch.energy), self.options.latent)
         labels = flipped(torch.zeros(len(energy)), self.options.flip)
@@ -116,7 +117,7 @@ class Game(Trained):
         found = self.discriminator.train_on_batch(showers, _arrays(wanted), return_dict=True)
         return {f"discriminator_{column}": found[column] for column in COLUMNS}
 
-    def deceive(self, batch: Batch) -> dict[str, float]:
+    def deceive(self, batch: ShowerBatch) -> dict[str, float]:
         """The generator learns from what the discriminator takes its showers for."""
         noise, energy = sample(len(batch.energy), self.options.latent)
         wanted = _arrays(self.wanted(torch.ones(len(energy)), energy))
@@ -151,7 +152,7 @@ def optimizer_of(options: Options, lr: float) -> Any:
     return keras.optimizers.Adam(lr) if options.optimizer == "adam" else keras.optimizers.RMSprop(lr)
 
 
-def write_weights(run: KerasRun, game: Game, epoch: int) -> None:
+def write_weights(run: KerasRun, game: KerasGan, epoch: int) -> None:
     """Both networks' weights, under upstream's names, on rank 0."""
     for short, network in (("gen", game.generator), ("disc", game.discriminator)):
         run.say(f"saving weights of {short}")

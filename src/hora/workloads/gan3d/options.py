@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from hora.errors import UsageError
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 from hora.workloads import options as base
 
 __all__ = ["EcalFit", "Options"]
@@ -18,7 +18,7 @@ __all__ = ["EcalFit", "Options"]
 EcalFit = Literal["polynomial", "double"]
 
 
-class Options(base.Options, frozen=True, kw_only=True):
+class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """The rate is ``lr`` times the number of workers, whatever the batch, as upstream has it.
 
     >>> Options.of({}).plan(180_000, 16).peak_lr, Options.of({"batch": 8}).plan(180_000, 16).peak_lr
@@ -43,7 +43,7 @@ class Options(base.Options, frozen=True, kw_only=True):
     generation_weight: Annotated[float, Meta(ge=0, description="Of 'real or not' in the loss.")] = 8.0
     auxiliary_weight: Annotated[float, Meta(ge=0, description="Of the primary energy in the loss.")] = 0.2
     ecal_weight: Annotated[float, Meta(ge=0, description="Of the deposited energy in the loss.")] = 0.1
-    flip: Annotated[float, Meta(ge=0, le=1, description="How often the discriminator is told the opposite.")] = 0.05
+    flip: Annotated[float, Meta(ge=0, le=1, description="Share of the discriminator's labels that are flipped.")] = 0.05
     ecal_fit: Annotated[
         EcalFit, Meta(description="What a shower deposits: upstream's fit to its data, or twice its energy.")
     ] = "polynomial"
@@ -58,10 +58,15 @@ class Options(base.Options, frozen=True, kw_only=True):
 
     def check(self) -> None:
         super().check()
+        if self.logical_workers:
+            raise UsageError(
+                f"--logical-workers {self.logical_workers}: gan3d updates two networks four times a step, which "
+                "logical workers cannot do yet. Leave it out, or give --emulate-workers."
+            )
         if not any(self.loss_weights):
             raise UsageError("all three loss weights are 0, so there is nothing to learn. Give one of them a weight.")
 
-    def plan(self, samples: int, workers: int) -> Plan:
+    def plan(self, samples: int, workers: int) -> LearningRatePlan:
         if not self.base_batch:
             return msgspec.structs.replace(self, base_batch=self.batch).plan(samples, workers)
         return super().plan(samples, workers)

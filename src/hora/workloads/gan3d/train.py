@@ -1,5 +1,5 @@
-"""Training 3DGAN, top to bottom. The five lines that make it distributed are marked ``# Hora``; the fifth is in
-``evaluate``."""
+"""Training 3DGAN, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in
+``strategy``, the fifth is in ``evaluate``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from torch import Tensor, nn
 import hora.torch as hvd
 from hora.data.loader import Loader
 from hora.errors import EnvironmentUnfit
+from hora.workloads import devices
 from hora.workloads.agree import everywhere, on_first
 from hora.workloads.base_run import BaseRun
 from hora.workloads.gan3d.analysis import Errors
-from hora.workloads.gan3d.data import Batch, Data, load
+from hora.workloads.gan3d.data import Data, ShowerBatch, load
 from hora.workloads.gan3d.evaluate import analyse, losses_on
-from hora.workloads.gan3d.game import Game, Trained
-from hora.workloads.gan3d.history import COLUMNS, NETWORKS, Losses, loss_table, noted, write_history
+from hora.workloads.gan3d.game import TorchGan, TrainedGan
+from hora.workloads.gan3d.history import COLUMNS, NETWORKS, Losses, loss_table, noted, write_history, write_shapes
 from hora.workloads.gan3d.losses import weighted
 from hora.workloads.gan3d.model import Discriminator, Generator, frozen
 from hora.workloads.gan3d.options import Options
 from hora.workloads.gan3d.weights import save_weights
-from hora.workloads.run import Run, compression
-from hora.workloads.workers import Worker, Workers, device_of_this_worker
+from hora.workloads.run import TorchRun, compression
+from hora.workloads.strategy import distributed
+from hora.workloads.workers import EmulatedWorker, EmulatedWorkers
 
 __all__ = ["train"]
 
@@ -41,33 +43,31 @@ def train(options: Options) -> dict[str, Any]:
     """Train, and return the final metrics."""
     hvd.init()  # Hora 1
     began = time.perf_counter()
-    device = device_of_this_worker()
+    device = devices.of_this_worker(options.device)
     data = everywhere(load, options.data_folder, options.events, options.xscale)
 
     torch.manual_seed(options.seed)
     generator, discriminator = Generator(options.latent).to(device), Discriminator().to(device)
-    game = Game(generator, discriminator, options)
+    game = TorchGan(generator, discriminator, options)
     model = nn.ModuleDict({"generator": generator, "discriminator": discriminator})
-    workers = Workers(model, options)
+    workers = EmulatedWorkers(model, options)
     plan = options.plan(len(data.train), workers.total)
 
     smaller = compression(options)
-    optimizers: dict[str, Any] = {
-        name: hvd.DistributedOptimizer(  # Hora 2
-            optimizer_of(options, network, plan.peak_lr),
-            network.named_parameters(prefix=name),
-            smaller,
-            backward_passes_per_step=len(workers) * options.accumulate,
+    made = {
+        name: distributed(  # Hora 2 to 4
+            network, optimizer_of(options, network, plan.peak_lr), options,
+            passes=len(workers) * options.accumulate, compression=smaller, prefix=name,
         )
         for name, network in model.items()
-    }
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3
-    for optimizer in optimizers.values():
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4
+    }  # fmt: skip
+    game.train_by(made["generator"].forward, made["discriminator"].forward)
+    optimizers = {name: each.optimizer for name, each in made.items()}
 
     epochs, best = math.ceil(options.epochs), "val_analysis" if options.analysis else "val_loss"
-    with Run(options, plan, model, optimizers, workers, facts={"test events": len(data.test)},
-             generated=data.generated, best=best, highest=False, compression=smaller, quiet=True) as run, \
+    with TorchRun(options, plan, model, optimizers, workers, facts={"test events": len(data.test)},
+             generated=data.generated, best=best, highest=False, compression=smaller,
+             rest=[each.rest for each in made.values()], quiet=True) as run, \
          Loader(data.train, run.plans, processes=options.loaders, epochs=epochs) as loader:  # fmt: skip
         tell_start(run, data, time.perf_counter() - began)
         for epoch in run.epochs():
@@ -95,11 +95,11 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def update(
-    run: Run,
+    run: TorchRun,
     optimizers: Mapping[str, Any],
     name: str,
-    ask: Callable[[Batch], Tensor],
-    batches: list[tuple[Worker, Batch]],
+    ask: Callable[[ShowerBatch], Tensor],
+    batches: list[tuple[EmulatedWorker, ShowerBatch]],
     options: Options,
 ) -> None:
     """Ask one network one thing, as every worker that this process plays, and correct it by its losses."""
@@ -108,15 +108,15 @@ def update(
         with worker, run.autocast():
             parts = ask(batch).mean(0)
         loss = weighted(parts, options.loss_weights)
-        (loss / len(batches)).backward()
+        run.backward(loss)
         values = {f"{name}_{column}": value for column, value in zip(COLUMNS, (loss, *parts), strict=True)}
         if name == "generator":
             values["loss"] = loss  # what records and reports call the loss of a run
         run.count(len(batch.energy), **values)
-    optimizers[name].step()
+    run.update(optimizers[name])
 
 
-def test(run: BaseRun, game: Trained, data: Data, epoch: int, autocast: AbstractContextManager[Any]) -> None:
+def test(run: BaseRun, game: TrainedGan, data: Data, epoch: int, autocast: AbstractContextManager[Any]) -> None:
     """What is found out, told and kept after an epoch, on all ranks."""
     run.say(f"\nTesting for epoch {epoch + 1}:")
     means = run.means()
@@ -126,7 +126,8 @@ def test(run: BaseRun, game: Trained, data: Data, epoch: int, autocast: Abstract
     errors = None
     if game.options.analysis:
         run.say("Analysing............")
-        errors = analyse(game, data.test, autocast)
+        errors, shapes = analyse(game, data.test, autocast)
+        on_first(keep, write_shapes, game.options.out_folder, shapes)
         run.say(errors.text() if errors else "no test event has an energy near 100, 200, 300 or 400 GeV")
     run.extra["history"] = noted(run.extra.get("history", {}), epoch, trained, tested, errors)
     on_first(keep, write_history, game.options.out_folder, run.extra["history"])
@@ -151,7 +152,7 @@ def metrics(tested: Losses, errors: Errors | None) -> dict[str, float]:
     return found
 
 
-def write_weights(run: Run, game: Game, epoch: int) -> None:
+def write_weights(run: TorchRun, game: TorchGan, epoch: int) -> None:
     """Both networks' weights, under upstream's names, on rank 0."""
     folder = game.options.weights_folder
     for short, name, network in (("gen", "generator", game.generator), ("disc", "discriminator", game.discriminator)):

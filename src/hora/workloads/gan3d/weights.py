@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hora.checkpoint.whole import replacing_path
 from hora.errors import BadData, EnvironmentUnfit
+from hora.files import replacing_path
 from hora.workloads.gan3d.model import Discriminator, Generator
 
 __all__ = ["load_weights", "save_weights"]

@@ -20,7 +20,7 @@ from hora.data import jpeg
 from hora.data.loader import BatchPlan, empty
 from hora.data.source import Source
 
-__all__ = ["Batch", "Box", "Training", "Validation", "centre", "normalised", "random_box"]
+__all__ = ["Batch", "Box", "TrainingBatches", "ValidationBatches", "centre", "normalised", "random_box"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, from 0 to 1
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -69,7 +69,7 @@ def centre(height: int, width: int, shorter: int, size: int) -> tuple[int, int, 
     return tall, wide, Box(round((tall - size) / 2), round((wide - size) / 2), size, size)
 
 
-class Training:
+class TrainingBatches:
     """Batches for training: ``training[plan]``."""
 
     def __init__(self, source: Source, size: int, seed: int) -> None:
@@ -87,7 +87,7 @@ class Training:
         return images, labels
 
 
-class Validation:
+class ValidationBatches:
     """Batches for validation: ``validation[plan]``."""
 
     def __init__(self, source: Source, size: int, shorter: int) -> None:

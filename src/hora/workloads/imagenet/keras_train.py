@@ -15,7 +15,7 @@ from hora.data.loader import BatchPlan, Loader
 from hora.errors import UsageError
 from hora.keras.adapter import Array
 from hora.workloads.agree import everywhere, on_first
-from hora.workloads.imagenet.data import Batch, Training, Validation, normalised
+from hora.workloads.imagenet.data import Batch, TrainingBatches, ValidationBatches, normalised
 from hora.workloads.imagenet.keras_model import load_torch, resnet
 from hora.workloads.imagenet.options import Options
 from hora.workloads.imagenet.train import STUDY_BATCHES, Pictures
@@ -24,6 +24,7 @@ from hora.workloads.metrics import shard
 
 __all__ = ["train"]
 
+DECAYING = ("adamw", "lamb")  # optimizers that decay weights themselves
 KERAS_FILES = (".h5", ".hdf5", ".keras")
 
 
@@ -37,11 +38,11 @@ def train(options: Options) -> dict[str, Any]:
     mine = [BatchPlan(indices) for indices in shard(samples, options.batch)]  # Hora 5: each rank validates its part
     with (
         Loader(
-            Training(pictures.training, size, options.seed), lambda epoch: run.plans(epoch) if run else [],
+            TrainingBatches(pictures.training, size, options.seed), lambda epoch: run.plans(epoch) if run else [],
             processes=options.loaders, epochs=math.ceil(options.epochs),
         ) as training,
         Loader(
-            Validation(pictures.validation, size, options.resize), lambda _: mine if run else [],
+            ValidationBatches(pictures.validation, size, options.resize), lambda _: mine if run else [],
             processes=options.loaders,
         ) as validation,
     ):  # fmt: skip
@@ -72,7 +73,7 @@ def train(options: Options) -> dict[str, Any]:
             if options.evaluate:
                 run.validated(validated(run, model, validation, pictures.classes, 0))
             result = run.result()
-            run.say(f"Test loss: {result.get('val_loss')}\nTest accuracy: {result.get('val_accuracy')}")
+            run.tell_test()
     study = first_times[options.accumulate - 1 :: options.accumulate][:STUDY_BATCHES]
     speed = plan.global_batch * len(study) / sum(study) if study else None
     return result | {"arch": options.arch, "study_images_per_s": speed}
@@ -82,7 +83,7 @@ def compiled(options: Options, classes: int, lr: float) -> Any:
     """The network with all that it is trained and judged by. Labels are to be vectors, as smoothing needs them."""
     model = resnet(
         options.arch, classes, options.image_size, zero_gamma=options.zero_gamma, small_fc=options.small_fc,
-        weight_decay=0.0 if options.optimizer == "lamb" else options.weight_decay,
+        weight_decay=0.0 if options.optimizer in DECAYING else options.weight_decay,
         decay_weights_only=options.decay_weights_only,
     )  # fmt: skip
     optimizer = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
@@ -103,10 +104,16 @@ def compiled(options: Options, classes: int, lr: float) -> Any:
 
 
 def optimizer_of(options: Options, model: Any, lr: float) -> Any:
-    """The optimizer. SGD's weight decay is the model's, as regularizers; Keras's Lamb has its own."""
-    if options.optimizer != "lamb":
+    """The optimizer. Weight decay is the model's, as regularizers; Keras's AdamW and Lamb have their own."""
+    if options.optimizer in ("adam", "rmsprop"):
+        made: Any = {"adam": keras.optimizers.Adam, "rmsprop": keras.optimizers.RMSprop}[options.optimizer]
+        return made(lr)
+    if options.optimizer not in DECAYING:
         return keras.optimizers.SGD(lr, options.momentum, nesterov=options.optimizer == "nesterov")
-    optimizer = keras.optimizers.Lamb(lr, epsilon=1e-6, weight_decay=options.weight_decay)
+    if options.optimizer == "adamw":
+        optimizer: Any = keras.optimizers.AdamW(lr, weight_decay=options.weight_decay)
+    else:
+        optimizer = keras.optimizers.Lamb(lr, epsilon=1e-6, weight_decay=options.weight_decay)
     if options.decay_weights_only:
         optimizer.exclude_from_weight_decay([v for v in model.trainable_variables if len(v.shape) < 2])
     return optimizer

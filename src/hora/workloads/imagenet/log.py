@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 
 __all__ = ["Meter", "Meters", "epoch_line", "rate_lines", "summary_line", "validation_line", "version_lines"]
 
@@ -96,11 +96,11 @@ def version_lines() -> list[str]:
     ]
 
 
-def rate_lines(epoch: int, plan: Plan) -> list[str]:
+def rate_lines(epoch: int, plan: LearningRatePlan) -> list[str]:
     """What is said of the learning rate when an epoch begins.
 
     >>> from hora.schedule import Warmup
-    >>> for line in rate_lines(1, Plan(batch=128, workers=32, warmup=Warmup("gradual", 5))):
+    >>> for line in rate_lines(1, LearningRatePlan(batch=128, workers=32, warmup=Warmup("gradual", 5))):
     ...     print(line)
     Applying gradual warmup for epoch 1. (batch_size=128, world_size=32)
     Setting learning rate for epoch 1 to 0.36

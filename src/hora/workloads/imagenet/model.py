@@ -1,4 +1,4 @@
-"""ResNet-18, -34, -50 and -101 (He et al. 2015), their stride on the 3x3 convolutions ("v1.5").
+"""ResNet-18 to -152 (He et al. 2015), their stride on the 3x3 convolutions ("v1.5").
 
 The names of the parameters are torchvision's, so its weights load: ``model.load_state_dict(torch.load(file))``. Owns
 the initialisations and which parameters are decayed, the two things in which published recipes differ.
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hora.errors import UsageError
+from hora.workloads.imagenet.convnext import convnext_tiny
 
-__all__ = ["ARCHITECTURES", "ResNet", "decay_groups", "resnet"]
+__all__ = ["ARCHITECTURES", "ResNet", "decay_groups", "network", "resnet"]
 
 
 class Architecture(NamedTuple):
@@ -29,10 +30,11 @@ ARCHITECTURES = {
     "resnet34": Architecture((3, 4, 6, 3), False),
     "resnet50": Architecture((3, 4, 6, 3), True),
     "resnet101": Architecture((3, 4, 23, 3), True),
+    "resnet152": Architecture((3, 8, 36, 3), True),
 }
 
 
-class Basic(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a way around them."""
 
     expansion = 1
@@ -91,7 +93,7 @@ class ResNet(nn.Module):
 
     def __init__(self, architecture: Architecture, classes: int = 1000) -> None:
         super().__init__()
-        block = Bottleneck if architecture.bottleneck else Basic
+        block = Bottleneck if architecture.bottleneck else BasicBlock
         self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
         first, second, third, fourth = architecture.blocks
         self.layer1 = _stage(block, 64, 64, first, stride=1)
@@ -108,7 +110,7 @@ class ResNet(nn.Module):
         return logits
 
 
-def _stage(block: type[Basic | Bottleneck], inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
+def _stage(block: type[BasicBlock | Bottleneck], inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     """Blocks of one width, the first of which may halve the picture."""
     outputs = width * block.expansion
     return nn.Sequential(block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(blocks - 1)))
@@ -132,13 +134,24 @@ def resnet(name: str, classes: int = 1000, *, zero_gamma: bool = False, small_fc
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif zero_gamma and isinstance(module, Basic | Bottleneck):
+        elif zero_gamma and isinstance(module, BasicBlock | Bottleneck):
             nn.init.zeros_(module.last_norm.weight)
     if small_fc:
         nn.init.normal_(model.fc.weight, std=0.01)
         nn.init.zeros_(model.fc.bias)
     # Convolutions are a fifth faster in this order, also on CPUs. (The annotation does not know the argument.)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def network(name: str, classes: int = 1000, *, zero_gamma: bool = False, small_fc: bool = False) -> nn.Module:
+    """A ResNet, or ConvNeXt-T, whose beginning is its own."""
+    if name != "convnext_tiny":
+        return resnet(name, classes, zero_gamma=zero_gamma, small_fc=small_fc)
+    return convnext_tiny(classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _is_vector(parameter: nn.Parameter) -> bool:
+    return parameter.numel() == parameter.shape[0]
 
 
 def decay_groups(model: nn.Module, weight_decay: float, *, vectors: bool) -> list[dict[str, Any]]:
@@ -156,6 +169,6 @@ def decay_groups(model: nn.Module, weight_decay: float, *, vectors: bool) -> lis
     if vectors:
         return [{"params": parameters, "weight_decay": weight_decay}]
     return [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay, "adapt": True},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0, "adapt": False},
+        {"params": [p for p in parameters if not _is_vector(p)], "weight_decay": weight_decay, "adapt": True},
+        {"params": [p for p in parameters if _is_vector(p)], "weight_decay": 0.0, "adapt": False},
     ]

@@ -8,19 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from hora.errors import UsageError
+from hora.workloads import optimizers
 from hora.workloads import options as base
 
-__all__ = ["Architecture", "OptimizerName", "Options", "Schedule"]
+__all__ = ["Architecture", "Options", "Schedule"]
 
-Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101"]
-OptimizerName = Literal["sgd", "nesterov", "lars", "lamb"]
+Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "convnext_tiny"]
 Schedule = Literal["naive", "linear", "stepping:5", "gradual:5", "gradual:10", "goyal", "lars"]
 
 _STUDY = {"rule": "linear", "decay": "30,60,80"}
 _LARGE_BATCH = {"decay_weights_only": True}  # what Goyal et al., LARS and LAMB have in common
 
 
-class Options(base.Options, frozen=True, kw_only=True):
+class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """The defaults are the reference study's.
 
     >>> plan = Options.of({"schedule": "gradual:5"}).plan(samples=1_281_167, workers=32)
@@ -52,6 +52,7 @@ class Options(base.Options, frozen=True, kw_only=True):
             "weight_decay": 2e-4,
             "label_smoothing": 0.1,
         },
+        **optimizers.PRESETS,
     }
 
     epochs: base.Epochs = 90.0
@@ -69,7 +70,9 @@ class Options(base.Options, frozen=True, kw_only=True):
         Meta(description="Defaults for everything below and for rate, rule, warm-up and decay: as in the study, in "
                          "Goyal et al., or in MLPerf with LARS."),
     ] = "linear"  # fmt: skip
-    optimizer: Annotated[OptimizerName, Meta(description="sgd has momentum; nesterov is sgd with Nesterov's.")] = "sgd"
+    optimizer: Annotated[
+        optimizers.OptimizerName, Meta(description="sgd, also called momentum, has --momentum; nesterov is Nesterov's.")
+    ] = "sgd"
     momentum: Annotated[float, Meta(ge=0, lt=1, description="Of sgd, nesterov and lars.")] = 0.9
     weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 1e-4
     decay_weights_only: Annotated[bool, Meta(description="Do not decay biases and BN parameters.")] = False
@@ -96,5 +99,8 @@ class Options(base.Options, frozen=True, kw_only=True):
                 f"{given} with --framework keras: Keras has no LARS. Give --optimizer lamb with its rate, --lr; or "
                 "train with --framework torch."
             )
+        if self.arch == "convnext_tiny" and (self.framework == "keras" or self.zero_gamma or self.small_fc):
+            odd = "--framework keras" if self.framework == "keras" else "--zero-gamma and --small-fc"
+            raise UsageError(f"--arch convnext_tiny with {odd}: these are for ResNets. Leave one of them out.")
         if self.evaluate and self.resume == "no" and not self.weights:
             raise UsageError("--evaluate needs something to validate. Give --resume CHECKPOINT or --weights FILE.")

@@ -21,17 +21,17 @@ from hora.data.generated import is_generated
 from hora.data.loader import BatchPlan, Loader
 from hora.data.source import Source, open_source
 from hora.errors import BadData, UsageError
-from hora.schedule.lamb import LAMB
-from hora.schedule.lars import LARS
+from hora.workloads import devices, optimizers
 from hora.workloads.agree import everywhere, on_first
 from hora.workloads.imagenet import log
-from hora.workloads.imagenet.data import Batch, Training, Validation, normalised
-from hora.workloads.imagenet.model import decay_groups, resnet
+from hora.workloads.imagenet.data import Batch, TrainingBatches, ValidationBatches, normalised
+from hora.workloads.imagenet.model import decay_groups, network
 from hora.workloads.imagenet.options import Options
-from hora.workloads.metrics import Means, accuracy, shard
+from hora.workloads.metrics import Means, accuracy
 from hora.workloads.missing import check_folder
-from hora.workloads.run import Run, compression
-from hora.workloads.workers import Workers, device_of_this_worker
+from hora.workloads.run import TorchRun, compression
+from hora.workloads.strategy import distributed
+from hora.workloads.workers import EmulatedWorkers
 
 __all__ = ["train"]
 
@@ -42,73 +42,41 @@ STUDY_BATCHES = 200  # the study's speed is over the first so many
 def train(options: Options) -> dict[str, Any]:
     """Train as the options say; the final metrics."""
     hvd.init()  # Hora 1: this process is one worker of many
-    device = device_of_this_worker()
+    device = devices.of_this_worker(options.device)
     torch.manual_seed(options.seed)
     pictures = everywhere(Pictures.of, options)
     say(*log.version_lines(), f"=> creating model '{options.arch}'")
-    model = resnet(options.arch, pictures.classes, zero_gamma=options.zero_gamma, small_fc=options.small_fc).to(device)
+    model = network(options.arch, pictures.classes, zero_gamma=options.zero_gamma, small_fc=options.small_fc).to(device)
     if options.weights:
         on_first(load_weights, model, options.weights)
-    workers = Workers(model, options)
+    workers = EmulatedWorkers(model, options)
     plan = options.plan(len(pictures.training), workers.total)
-    optimizer = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
+    forward, optimizer, rest = distributed(  # Hora 2 to 4: gradients are averaged; all begin with the same weights
+        model,
         make_optimizer(model, options, plan.peak_lr),
-        model.named_parameters(),
+        options,
+        passes=len(workers) * options.accumulate,
         compression=(compressed := compression(options)),
-        backward_passes_per_step=len(workers) * options.accumulate,
     )
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3: all begin with the same weights
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4: and the same optimizer
     top = min(5, pictures.classes)
     first_times: list[float] = []
-    with (
-        Run(
-            options,
-            plan,
-            model,
-            optimizer,
-            workers,
-            facts={"classes": pictures.classes, "validation samples": len(pictures.validation)},
-            generated=pictures.generated,
-            quiet=True,
-            compression=compressed,
-            model_field="state_dict",
-            fields=lambda: {"arch": options.arch, "best_acc1": 100 * (run.best or 0.0)},
-            names=lambda epoch, step, whole: CHECKPOINT,
-            best_name=BEST,
-        ) as run,
-        Loader(
-            Training(pictures.training, options.image_size, options.seed),
-            run.plans,
-            processes=options.loaders,
-            epochs=math.ceil(options.epochs),
-        ) as training,
-        Loader(
-            Validation(pictures.validation, options.image_size, options.resize),
-            lambda _: [BatchPlan(indices) for indices in shard(len(pictures.validation), options.batch)],
-            processes=options.loaders,
-        ) as validation,
-    ):
-        tell_start(run, options)
-        if options.evaluate:
-            workers.average()
-            run.validated(evaluate(model, validation.epoch(0), run, pictures, top))
-            return run.result()
+
+    def learn() -> None:
         for epoch in run.epochs():  # goes on where a checkpoint was written
-            say(*log.rate_lines(epoch, plan))
+            say(*log.rate_lines(epoch, run.plan))
             meters = log.Meters()
             for number, batches in enumerate(run.batches(training.epoch(epoch)), start=run.epoch_step):
                 optimizer.zero_grad()
                 for worker, (images, labels) in batches:  # one, or several emulated or accumulated
-                    images, labels = normalised(images, device), labels.to(device)
+                    images, labels = normalised(images, device), labels.to(device, non_blocking=True)
                     with worker, run.autocast():
-                        scores = model(images)
+                        scores = forward(images)
                     loss = cross_entropy(scores.float(), labels, label_smoothing=options.label_smoothing)
-                    (loss / len(batches)).backward()
+                    run.backward(loss)
                     top1, top5 = accuracy(scores, labels), accuracy(scores, labels, top)
                     run.count(len(labels), loss=loss, accuracy=top1, top5=top5)
                     meters.add(len(labels), loss.item(), top1.item(), top5.item())
-                optimizer.step()
+                run.update(optimizer)
                 run.step()  # leaves with a checkpoint if the job must end
                 meters.time.add(run.step_s)
                 meters.data.add(run.data_s)
@@ -118,14 +86,54 @@ def train(options: Options) -> dict[str, Any]:
                     say(log.epoch_line(epoch, number, run.steps_per_epoch, meters))
             if options.validate:
                 run.validated(evaluate(model, validation.epoch(epoch), run, pictures, top))
+
+    with (
+        TorchRun(
+            options,
+            plan,
+            model,
+            optimizer,
+            workers,
+            facts={"classes": pictures.classes, "validation samples": len(pictures.validation)},
+            generated=pictures.generated,
+            quiet=True,
+            compression=compressed,
+            rest=[rest],
+            model_field="state_dict",
+            fields=lambda: {"arch": options.arch, "best_acc1": 100 * (run.best or 0.0)},
+            names=lambda epoch, step, whole: CHECKPOINT,
+            best_name=BEST,
+        ) as run,
+        Loader(
+            TrainingBatches(pictures.training, options.image_size, options.seed),
+            run.plans,
+            processes=options.loaders,
+            epochs=math.ceil(options.epochs),
+            pin=device.type != "cpu",
+        ) as training,
+        Loader(
+            ValidationBatches(pictures.validation, options.image_size, options.resize),
+            lambda _: [BatchPlan(indices) for indices in run.shard(len(pictures.validation), options.batch)],
+            processes=options.loaders,
+            pin=device.type != "cpu",
+        ) as validation,
+    ):
+        tell_start(run, options)
+        if options.evaluate:
+            workers.average()
+            run.validated(evaluate(model, validation.epoch(0), run, pictures, top))
+            return run.result()
+        run.through(learn, training, validation)
     return run.result() | {
         "arch": options.arch,
-        "study_images_per_s": plan.global_batch * len(first_times) / sum(first_times) if first_times else None,
+        "study_images_per_s": run.plan.global_batch * len(first_times) / sum(first_times) if first_times else None,
     }
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Batch], run: Run, pictures: Pictures, top: int) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, batches: Iterable[Batch], run: TorchRun, pictures: Pictures, top: int
+) -> dict[str, float]:
     """Loss and accuracies over the whole validation set, of which every worker takes its share."""
     model.eval()
     samples, device = len(pictures.validation), run.workers.device
@@ -134,7 +142,7 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], run: Run, pictures: Pic
     count = math.ceil(math.ceil(samples / hvd.size()) / run.options.batch)
     began = time.perf_counter()
     for number, (images, labels) in enumerate(batches):
-        images, labels = normalised(images, device), labels.to(device)
+        images, labels = normalised(images, device), labels.to(device, non_blocking=True)
         with run.autocast():
             scores = model(images)
         loss = cross_entropy(scores.float(), labels)
@@ -179,12 +187,8 @@ class Pictures(NamedTuple):
 def make_optimizer(model: nn.Module, options: Options, lr: float) -> torch.optim.Optimizer:
     """The optimizer, with weight decay where it belongs."""
     groups = decay_groups(model, options.weight_decay, vectors=not options.decay_weights_only)
-    match options.optimizer:
-        case "lars":
-            return LARS(groups, lr, momentum=options.momentum)
-        case "lamb":
-            return LAMB(groups, lr)
-    return torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=options.optimizer == "nesterov")
+    made: torch.optim.Optimizer = optimizers.make(options.optimizer, groups, lr, options.momentum)
+    return made
 
 
 def load_weights(model: nn.Module, path: str) -> None:
@@ -200,7 +204,7 @@ def load_weights(model: nn.Module, path: str) -> None:
         ) from None
 
 
-def tell_start(run: Run, options: Options) -> None:
+def tell_start(run: TorchRun, options: Options) -> None:
     """Say what the run goes on from, and take over what a checkpoint of the study's own scripts knows."""
     if run.loaded:
         if "run" not in run.loaded and "best_acc1" in run.loaded:

@@ -54,5 +54,5 @@ def train(options: Options) -> dict[str, Any]:
                 mine = shard(len(data.test), options.val_batch)  # Hora 5: each rank validates its part
                 run.validated(run.evaluate(model, (arrays(data.test.batch(indices)) for indices in mine)))
         result = run.result()
-        run.say(f"Test loss: {result.get('val_loss')}\nTest accuracy: {result.get('val_accuracy')}")
+        run.tell_test()
     return result

@@ -14,7 +14,7 @@ from hora.workloads import options as base
 __all__ = ["Options"]
 
 
-class Options(base.Options, frozen=True, kw_only=True):
+class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
     >>> Options.of({}).lr, Options.of({"network": "horovod"}).lr, Options.of({"optimizer": "sgd"}).momentum
     (0.0001, 0.01, 0.9)

@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = [
     "TF_STARTED",
-    "Speed",
+    "WorkerSpeed",
     "horovod_header",
     "horovod_iteration",
     "horovod_total",
@@ -72,7 +72,7 @@ def horovod_total(speeds: Sequence[float], workers: int, device: str) -> list[st
 # ---- tf_cnn_benchmarks ----
 
 
-class Speed(NamedTuple):
+class WorkerSpeed(NamedTuple):
     """Of one worker: its mean, the error of that, and the jitter, in samples a second."""
 
     mean: float
@@ -80,7 +80,7 @@ class Speed(NamedTuple):
     jitter: float
 
 
-def speed(batch: int, seconds: Sequence[float]) -> Speed:
+def speed(batch: int, seconds: Sequence[float]) -> WorkerSpeed:
     """The speed of batches that took so many seconds each.
 
     >>> found = speed(10, [0.1, 0.1, 0.2])
@@ -88,7 +88,7 @@ def speed(batch: int, seconds: Sequence[float]) -> Speed:
     (75.0, 13.61, 0.0)
     """
     speeds = batch / np.asarray(seconds)
-    return Speed(
+    return WorkerSpeed(
         mean=batch / float(np.mean(seconds)),
         uncertainty=float(np.std(speeds)) / math.sqrt(len(speeds)),
         jitter=1.4826 * float(np.median(np.abs(speeds - np.median(speeds)))),
@@ -142,9 +142,9 @@ def tf_header(
     ]
 
 
-def tf_line(step: int, found: Speed, loss: float) -> str:
+def tf_line(step: int, found: WorkerSpeed, loss: float) -> str:
     r"""
-    >>> tf_line(1, Speed(208.7, 0.0, 0.0), 8.1234)
+    >>> tf_line(1, WorkerSpeed(208.7, 0.0, 0.0), 8.1234)
     '1\timages/sec: 208.7 +/- 0.0 (jitter = 0.0)\t8.123'
     """
     return f"{step}\timages/sec: {found.mean:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})\t{loss:.3f}"

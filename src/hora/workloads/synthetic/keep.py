@@ -10,32 +10,32 @@ import torch
 
 import hora.torch as hvd
 from hora.engine.preempt import preempted
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 from hora.workloads.agree import everywhere
 from hora.workloads.folder import RunNote
-from hora.workloads.record import Record
+from hora.workloads.run_record import RunRecord
 from hora.workloads.synthetic.options import Options
 from hora.workloads.turns import Turns
 
-__all__ = ["Kept"]
+__all__ = ["SyntheticRecord"]
 
 
-class Kept:
+class SyntheticRecord:
     """The record of a run, which the first worker keeps."""
 
-    def __init__(self, options: Options, plan: Plan, turns: Turns | None = None) -> None:
+    def __init__(self, options: Options, plan: LearningRatePlan, turns: Turns | None = None) -> None:
         self._plan, self._turns = plan, turns
         self._step = 0
         self.result: Mapping[str, Any] = {}
-        self._record: Record | None
+        self._record: RunRecord | None
         self._note: RunNote | None
         self._record, self._note = everywhere(self._open, options)
 
-    def _open(self, options: Options) -> tuple[Record, RunNote] | tuple[None, None]:
+    def _open(self, options: Options) -> tuple[RunRecord, RunNote] | tuple[None, None]:
         if hvd.rank():
             return None, None
         threads = torch.get_num_threads()
-        return Record(options.out_folder), RunNote(
+        return RunRecord(options.out_folder), RunNote(
             options, self._plan, workers=hvd.size(), hosts=hvd.cross_size(), threads=threads
         )
 
@@ -70,7 +70,7 @@ class Kept:
 
         return noted
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> SyntheticRecord:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -28,7 +28,7 @@ ModelName = Literal[
 ]
 
 
-class Options(base.Options, frozen=True, kw_only=True):
+class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
     >>> Options.of({}).batch, Options.of({"form": "tf"}).batch, Options.of({"form": "tf"}).weight_decay
     (32, 64, 4e-05)
@@ -85,8 +85,14 @@ class Options(base.Options, frozen=True, kw_only=True):
                 f"--framework {self.framework}: the synthetic workload is of torch. Leave it out, or measure with "
                 f"'hora bench train --framework {self.framework}'."
             )
-        for name, flag in (("emulate_workers", "--emulate-workers"), ("accumulate", "--accumulate")):
+        if self.max_minutes:
+            raise UsageError(
+                f"--max-minutes {self.max_minutes:g}: the synthetic workload measures so many batches and then ends. "
+                "Leave it out, or take another workload."
+            )
+        for name in ("emulate_workers", "logical_workers", "accumulate"):
             if getattr(self, name) > 1:
+                flag = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{flag} {getattr(self, name)}: the synthetic workload measures the speed of the workers that "
                     "there are, one batch a step. Leave it out, or take another workload."

@@ -11,14 +11,16 @@ import torch
 from torch import nn
 
 import hora.torch as hvd
+from hora.workloads import devices
 from hora.workloads.agree import same
+from hora.workloads.precision import Precision
 from hora.workloads.run import compression
+from hora.workloads.strategy import distributed
 from hora.workloads.synthetic import forms
-from hora.workloads.synthetic.keep import Kept
+from hora.workloads.synthetic.keep import SyntheticRecord
 from hora.workloads.synthetic.model import Benchmark, benchmark, random_batch
 from hora.workloads.synthetic.options import Options
 from hora.workloads.turns import Turns
-from hora.workloads.workers import device_of_this_worker
 
 __all__ = ["train"]
 
@@ -30,33 +32,33 @@ def train(options: Options) -> dict[str, Any]:
     began = time.perf_counter()
     hvd.init()  # Hora 1: this process is one worker of many
     same({"workload": options.workload, "model": options.model, "batch": options.batch, "form": options.form})
-    device = device_of_this_worker()
+    device = devices.of_this_worker(options.device)
     chosen = benchmark(options.model, options.image_size)
     torch.manual_seed(options.seed)
     model = chosen.make().to(device)
     plan = options.plan(chosen.samples, hvd.size())
-    turns = Turns.wanted(options.max_steps, lambda resting: optimizer.rest(resting))
+    turns = Turns.wanted(options.max_steps, lambda resting: rest(resting))
     rate = plan.peak_lr if turns is None else 0.0
-    optimizer: Any = hvd.DistributedOptimizer(  # Hora 2: gradients are averaged over the workers
+    forward, optimizer, rest = distributed(  # Hora 2 to 4: gradients are averaged; all begin with the same weights
+        model,
         torch.optim.SGD(model.parameters(), lr=rate, weight_decay=options.weight_decay),
-        model.named_parameters(),
+        options,
         compression=compression(options),
     )
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Hora 3: all begin with the same weights
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Hora 4: and the same optimizer
+    precision = Precision(options.precision, device)
     images, labels = random_batch(chosen, options, hvd.rank(), device)
     model.train()
 
     def once() -> float:
         optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
-            output = model(images)
+        with precision.autocast():
+            output = forward(images)
         loss = chosen.loss(output, labels)
-        loss.backward()
-        optimizer.step()
+        precision.backward(loss)
+        precision.step(optimizer)
         return loss.item()  # waits for the device
 
-    with Kept(options, plan, turns) as kept:
+    with SyntheticRecord(options, plan, turns) as kept:
         step = kept.each(once)
         say(*header(options, chosen, device))
         step()
@@ -79,6 +81,7 @@ def train(options: Options) -> dict[str, Any]:
             "global_batch": plan.global_batch,
             "peak_lr": plan.peak_lr,
             "precision": options.precision,
+            "strategy": options.strategy,
             **({"by_turns": turns.found} if turns is not None else {}),
         }
     return dict(kept.result)
@@ -151,7 +154,7 @@ def kind(device: torch.device) -> str:
     >>> kind(torch.device("cpu"))
     'CPU'
     """
-    return "GPU" if device.type == "cuda" else "CPU"
+    return "CPU" if device.type == "cpu" else "GPU"
 
 
 @torch.no_grad()

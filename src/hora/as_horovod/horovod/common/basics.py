@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hora import basics
 from hora.engine import session
 
 __all__ = ["HorovodBasics", "sycl_built"]
@@ -15,7 +16,7 @@ def sycl_built() -> bool:
 
 
 class HorovodBasics:
-    """``init``, ``rank``, ``size`` and the rest, as Hora's session has them. The arguments named a native library."""
+    """``init``, ``rank``, ``size`` and the rest, as Hora has them. The arguments named a native library."""
 
     def __init__(self, *library: str) -> None:
         pass
@@ -27,4 +28,4 @@ class HorovodBasics:
         return session.engine().process_sets.ids()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(session, name)
+        return getattr(basics, name)

@@ -11,6 +11,7 @@ a script says                                      and gets
 ``optimizers.legacy.Adam``                         ``optimizers.Adam``
 ``model.fit_generator``, ``evaluate_generator``    ``fit`` and ``evaluate``, without ``workers``, which a data set has
 ``keras.preprocessing.image.ImageDataGenerator``   that of ``tf.keras``, where it still is
+``K.set_value(optimizer.lr, 0.1)``                 ``assign``: Keras 3's own fails on its own variables
 ``K.set_session(tf.Session(config=…))``            nothing: there are no sessions; ``tf.config`` chooses devices
 =================================================  ===================================================================
 
@@ -53,10 +54,12 @@ def understand() -> None:
     backend: Any = keras.backend
     if not hasattr(backend, "set_session"):
         backend.set_session = lambda session: None
+    backend.set_value = _set_value
     _put_back(keras.optimizers.legacy)
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is None:
         return
+    tensorflow.keras.backend.set_value = _set_value
     _put_back(tensorflow.keras.optimizers.legacy)
     image: Any = keras.preprocessing.image
     image.ImageDataGenerator = tensorflow.keras.preprocessing.image.ImageDataGenerator
@@ -68,6 +71,10 @@ def understand_sessions() -> None:
     for name in ("ConfigProto", "Session") if tensorflow is not None else ():
         if not hasattr(tensorflow, name):
             setattr(tensorflow, name, getattr(tensorflow.compat.v1, name))
+
+
+def _set_value(variable: Any, value: Any) -> None:
+    variable.assign(value)
 
 
 def _put_back(legacy: Any) -> None:

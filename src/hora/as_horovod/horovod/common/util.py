@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from hora.engine import session
+from hora import basics
+from hora.transport import movers
 
 __all__ = [
     "EXTENSIONS",
@@ -64,28 +65,28 @@ def check_installed_version(name: str, version: str, exception: BaseException | 
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors are moved by the GPU; they are not yet."""
-    return False
+    """Whether there is a GPU whose tensors are moved without the host: PyTorch's are, by NCCL."""
+    return "torch" in ext_base_name and bool(movers.device_kind())
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    return bool(session.mpi_built())
+    return bool(basics.mpi_built())
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    return bool(session.gloo_built())
+    return bool(basics.gloo_built())
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    return bool(session.nccl_built())
+    return bool(basics.nccl_built())
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    return bool(session.ddl_built())
+    return bool(basics.ddl_built())
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    return bool(session.ccl_built())
+    return bool(basics.ccl_built())
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from hora.tensorflow import *  # noqa: F403
 from ..common import older
 from ..common.basics import sycl_built
 from . import compression, elastic, functions, mpi_ops, sync_batch_norm  # reached as attributes by scripts
-from .functions import allgather_object as allgather_object  # type: ignore[assignment]  # Horovod's takes a session
-from .functions import broadcast_object as broadcast_object  # type: ignore[assignment]
+from .functions import allgather_object as allgather_object
+from .functions import broadcast_object as broadcast_object
 from .functions import broadcast_object_fn as broadcast_object_fn
 from .mpi_ops import check_num_rank_power_of_2 as check_num_rank_power_of_2
 from .mpi_ops import gpu_available as gpu_available

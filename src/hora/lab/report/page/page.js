@@ -2,9 +2,17 @@
 // needs no drawing.
 "use strict";
 
+// A grid of plots is as wide as its place: Vega does that for single plots only.
+const PANEL = 130, AXIS = 74, GAP = 18;
+function spread(spec, width) {
+  spec.columns = Math.max(1, Math.min(spec.columns, Math.floor((width - AXIS + GAP) / (PANEL + GAP))));
+  spec.spec.width = Math.min(360, Math.floor((width - AXIS - GAP * (spec.columns - 1)) / spec.columns));
+}
+
 async function draw(figure) {
   const plot = figure.querySelector(".plot");
   const spec = JSON.parse(figure.querySelector("script").textContent);
+  if (spec.facet) spread(spec, plot.clientWidth);
   const { view } = await vegaEmbed(plot, spec, {
     renderer: "svg", actions: false, tooltip: { theme: "page" }, config: CONFIG,
   });

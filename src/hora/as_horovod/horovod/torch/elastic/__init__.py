@@ -1,11 +1,9 @@
-"""``horovod.torch.elastic``: importable, so that a script which offers it as an option runs; using it is refused."""
+"""``horovod.torch.elastic``."""
 
 from __future__ import annotations
 
-from ...common.elastic import run_fn
+from hora.torch.elastic import ObjectState, TorchState, run
+
 from .sampler import ElasticSampler
-from .state import TorchState
 
-run = run_fn
-
-__all__ = ["ElasticSampler", "TorchState", "run"]
+__all__ = ["ElasticSampler", "ObjectState", "TorchState", "run"]

@@ -1,11 +1,7 @@
-"""``horovod.torch.elastic.sampler``: not available yet."""
+"""``horovod.torch.elastic.sampler``."""
 
 from __future__ import annotations
 
-from ...common.elastic import Unavailable
+from hora.torch.elastic.sampler import ElasticSampler
 
 __all__ = ["ElasticSampler"]
-
-
-class ElasticSampler(Unavailable):
-    """Refused when it is made."""

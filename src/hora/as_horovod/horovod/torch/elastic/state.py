@@ -1,27 +1,13 @@
-"""``horovod.torch.elastic.state``: not available yet."""
+"""``horovod.torch.elastic.state``."""
 
 from __future__ import annotations
 
-from ...common.elastic import ObjectState, Unavailable
+from hora.torch.elastic.state import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    TorchState,
+)
 
 __all__ = ["ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler", "StateHandler", "TorchState"]
-
-
-class TorchState(ObjectState):
-    """Refused when it is made."""
-
-
-class StateHandler(Unavailable):
-    """Refused when it is made."""
-
-
-class ModelStateHandler(StateHandler):
-    """Refused when it is made."""
-
-
-class OptimizerStateHandler(StateHandler):
-    """Refused when it is made."""
-
-
-class SamplerStateHandler(StateHandler):
-    """Refused when it is made."""

@@ -1,0 +1,35 @@
+"""Progress, on stderr, so that stdout has the results alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from hora.cli.fit import fitted
+
+__all__ = ["say", "waiting"]
+
+
+def say(line: str) -> None:
+    """A line, broken between words where a terminal ends."""
+    click.echo(fitted(line, sys.stderr), err=True)
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """What is done now, for something that takes long: on a terminal a line in its place, with the time since it began;
+    elsewhere a line each."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, highlight=False)
+    if not sys.stderr.isatty() or console.is_dumb_terminal:
+        yield say
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as drawn:
+        task = drawn.add_task("", total=None)
+        yield lambda line: drawn.update(task, description=line)

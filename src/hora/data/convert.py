@@ -1,0 +1,277 @@
+"""Pictures from one format to another, shrunk on the way if wanted: folders, TFRecord shards, tar shards.
+
+A data set is written in parts: a class's folder, or a shard. Each is whole or not there, so what was interrupted goes
+on with the parts that are missing (``PREPARED.json`` says of what, and how, so that nothing is mixed). Every picture is
+decoded once on the way; at the end what was written is opened and its labels are compared with the source's.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from hora.data import jpeg
+from hora.data.generated import mark_generated
+from hora.data.make.generate import over_processes, part_rng
+from hora.data.once import NoStatus, StatusReporter, folder_lock, whole
+from hora.data.published import Tars
+from hora.data.shards import shares, write_classes
+from hora.data.source import Sample, Source, open_source
+from hora.data.tar import write_tar
+from hora.data.tfrecord import shard_name, write_tfrecord
+from hora.errors import BadData, EnvironmentUnfit, UsageError
+from hora.files import replacing, write_json
+
+__all__ = ["FILE", "Converted", "Format", "Shape", "SplitLocation", "convert", "shrunk"]
+
+Format = Literal["folder", "tfrecord", "tar"]
+FILE = "PREPARED.json"
+
+
+class Shape(NamedTuple):
+    """How pictures are kept: as they are; with a ``shorter`` side of so many pixels, if it has more; or ``square``."""
+
+    shorter: int = 0
+    square: int = 0
+    quality: int = 90
+
+
+class SplitLocation(NamedTuple):
+    """Where a split is, small enough to be sent to a process: a path and split of ``open_source``, or a saved scan of
+    published archives."""
+
+    path: str
+    split: str = ""
+    scan: bool = False
+
+
+class Converted(NamedTuple):
+    """What was written. ``kept`` of the ``parts`` were there already."""
+
+    folder: Path
+    images: dict[str, int]
+    classes: int
+    parts: int
+    kept: int
+    nbytes: int
+    seconds: float
+
+
+class _Part(NamedTuple):
+    split: str
+    name: str  # of the file or folder
+    label: int  # of a folder; -1 of a shard
+    indices: list[int]
+    first: int  # number of its first picture in the split
+
+
+class _Task(NamedTuple):
+    folder: str
+    places: dict[str, SplitLocation]
+    format: str
+    shape: Shape
+
+
+def convert(
+    places: Mapping[str, SplitLocation],
+    folder: Path,
+    *,
+    format: Format = "folder",
+    shape: Shape = Shape(),  # noqa: B008  # immutable
+    per_shard: int = 1000,
+    seed: int = 42,
+    jobs: int = 1,
+    facts: Mapping[str, Any] | None = None,
+    generated: Mapping[str, Any] | None = None,
+    reporter: StatusReporter | None = None,
+) -> Converted:
+    """Write the splits ("train", "val") of a data set into a folder, or what is missing there of them.
+
+    Shards to train on have their pictures in a random order, of ``seed``, for readers that shuffle only a few at a
+    time. ``facts`` tell this source from others; ``generated`` is what is known of data that is.
+    """
+    began, tell = time.monotonic(), reporter or NoStatus()
+    folder = folder.absolute()
+    with folder_lock(folder, reporter=tell):
+        return _convert(places, folder, format, shape, per_shard, seed, jobs, facts, generated, tell, began)
+
+
+def _convert(
+    places: Mapping[str, SplitLocation],
+    folder: Path,
+    format: str,
+    shape: Shape,
+    per_shard: int,
+    seed: int,
+    jobs: int,
+    facts: Mapping[str, Any] | None,
+    generated: Mapping[str, Any] | None,
+    tell: StatusReporter,
+    began: float,
+) -> Converted:
+    sources = {split: _opened(place) for split, place in places.items()}
+    classes = next(iter(sources.values())).classes
+    if any(source.classes != classes for source in sources.values()):
+        raise BadData(f"{' and '.join(places)} have other classes than each other. Their labels would not match.")
+    if format == "folder" and list(classes) != sorted(classes):
+        raise BadData(
+            "the classes are not in alphabetical order, by which those of an image folder are numbered. Take shards."
+        )
+    known = {"format": format, "shape": shape._asdict(), "per_shard": per_shard, "seed": seed, **dict(facts or {})}
+    known["images"] = {split: len(source) for split, source in sources.items()}
+    _claim(folder, known)
+    _tidy(folder)
+    parts = [part for split in sources for part in _parts(split, sources[split], format, per_shard, seed)]
+    left = [part for part in parts if not (folder / part.name).exists()]
+    task = _Task(str(folder), dict(places), format, shape)
+    done, total = 0, sum(len(part.indices) for part in left)
+    try:
+        if format != "folder":
+            write_classes(folder, classes)
+        for count in over_processes(functools.partial(_write, task), left, jobs):
+            done += count
+            tell.progress("writing pictures", done, total, "images")
+        if generated is not None:
+            mark_generated(folder, **generated)
+    except OSError as error:
+        room = "it is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+        raise EnvironmentUnfit(
+            f"{error.filename or folder} cannot be written: {room}. What is written is whole and kept. Make room, and "
+            "run the same again: it goes on with what is missing."
+        ) from None
+    nbytes = _verify(folder, sources, parts)
+    write_json(folder / FILE, {**known, "complete": True}, "--to")
+    counts = {split: len(source) for split, source in sources.items()}
+    return Converted(folder, counts, len(classes), len(parts), len(parts) - len(left), nbytes, time.monotonic() - began)
+
+
+def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
+    """A picture's file in that shape; as it is, but looked at, if it need not change.
+
+    >>> picture = jpeg.encode(np.zeros((300, 400, 3), np.uint8))
+    >>> [jpeg.size(shrunk(picture, shape, "it")) for shape in (Shape(), Shape(shorter=150), Shape(square=250))]
+    [(300, 400), (150, 200), (250, 250)]
+    """
+    height, width = jpeg.size(data, name=name)
+    tall, wide = height, width
+    if shape.square:
+        tall = wide = shape.square
+    elif shape.shorter and min(height, width) > shape.shorter:
+        scale = shape.shorter / min(height, width)
+        tall, wide = round(height * scale), round(width * scale)
+    if (tall, wide) == (height, width):
+        jpeg.decode(data, at_least=(1, 1), name=name)  # to see that it is whole
+        return data
+    pixels = jpeg.decode(data, at_least=(tall, wide), name=name)
+    image: Any = importlib.import_module("PIL.Image")  # as jpeg.decode needs it
+    resized = image.fromarray(pixels).resize((wide, tall), image.Resampling.BICUBIC)
+    return jpeg.encode(np.asarray(resized), shape.quality)
+
+
+# ---- parts ----
+
+
+def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -> Iterator[_Part]:
+    if format == "folder":
+        order = np.argsort(source.labels, kind="stable")
+        borders = np.searchsorted(source.labels[order], np.arange(len(source.classes) + 1))
+        for label, name in enumerate(source.classes):
+            mine = order[borders[label] : borders[label + 1]].tolist()
+            if not mine:
+                raise BadData(f"class {name} has no picture in {split}. Every class needs some in both parts.")
+            yield _Part(split, f"{split}/{name}", label, mine, 0)
+        return
+    order = part_rng(seed, 0).permutation(len(source)) if split == "train" else np.arange(len(source))
+    count = -(-len(source) // per_shard)
+    said = "validation" if split == "val" and format == "tfrecord" else split  # as TensorFlow's builder calls it
+    for number, share in enumerate(shares(len(source), count)):
+        name = shard_name(said, number, count) if format == "tfrecord" else f"{split}-{number:06d}.tar"
+        yield _Part(split, name, -1, order[share.start : share.stop].tolist(), share.start)
+
+
+@functools.cache
+def _opened(place: SplitLocation) -> Source:
+    return Tars.load(Path(place.path)) if place.scan else open_source(Path(place.path), place.split or None)
+
+
+def _write(task: _Task, part: _Part) -> int:
+    """In a process of its own: one part, whole or not at all."""
+    source, target = _opened(task.places[part.split]), Path(task.folder, part.name)
+    names: Sequence[str] | None = getattr(source, "names", None)
+
+    def samples() -> Iterator[Sample]:
+        for index in part.indices:
+            sample = source.read(index)
+            yield Sample(shrunk(sample.data, task.shape, source.name(index)), sample.label)
+
+    if task.format == "tar":
+        return write_tar(target, samples(), first=part.first)
+    if task.format == "tfrecord":
+        return write_tfrecord(target, samples(), source.classes, first=part.first)
+    with whole(target) as folder:
+        for index, sample in zip(part.indices, samples(), strict=True):
+            extension = "png" if sample.data.startswith(jpeg.PNG) else "JPEG"
+            name = names[index] if names else f"{source.classes[part.label]}_{index:07d}.{extension}"
+            with replacing(folder / name, durable=False) as file:
+                file.write(sample.data)
+    return len(part.indices)
+
+
+# ---- before and after ----
+
+
+def _claim(folder: Path, known: dict[str, Any]) -> None:
+    """Make the folder this data set's; refuse one that has another's, or anything else, in it."""
+    if (folder / FILE).exists():
+        try:
+            found = msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.DecodeError) as error:
+            raise BadData(f"{folder / FILE} cannot be read: {error}. Give another folder with --to.") from None
+        found.pop("complete", None)
+        wanted = msgspec.to_builtins(known)
+        if found != wanted:
+            other = [f"{name} {found.get(name)}" for name in wanted if found.get(name) != wanted[name]]
+            raise UsageError(
+                f"{folder} holds what was prepared in another way ({', '.join(other) or 'more is known of it'}), so it "
+                "is left alone. Give another folder with --to, or remove this one."
+            )
+        return
+    if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
+        raise UsageError(f"{folder} has something else in it, and is left alone. Give another folder with --to.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentUnfit(f"{folder} cannot be made: {error.strerror}. Give another one with --to.") from None
+    write_json(folder / FILE, known, "--to")
+
+
+def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Part]) -> int:
+    """Open what was written, and compare every label; how many bytes it is."""
+    for split, source in sources.items():
+        written = open_source(folder, split)
+        order = [index for part in parts if part.split == split for index in part.indices]
+        if written.classes != source.classes or not np.array_equal(written.labels, source.labels[order]):
+            raise BadData(
+                f"{folder}, {split}: what was written is not what was read ({len(written)} pictures of "
+                f"{len(written.classes)} classes, and {len(source)} of {len(source.classes)}). Something else has "
+                "written there. Remove it, and run this again."
+            )
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a process that was killed has left of parts that are not whole."""
+    for path in [*folder.glob(".*.part"), *folder.glob("*/.*.part")]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

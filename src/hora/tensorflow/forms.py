@@ -1,0 +1,152 @@
+"""What the functions of ``hora.tensorflow`` do with TensorFlow's tensors, eagerly and inside ``tf.function``.
+
+All of them are differentiable where the table states a gradient. Those that TensorFlow's users do not have
+(``*_async``, in-place forms of tensors, which TensorFlow never overwrites) are not there; ``broadcast_`` works on
+variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hora.engine import session
+from hora.engine.process_set import ProcessSet
+from hora.errors import UsageError
+from hora.ops.call import Call
+from hora.ops.forms import Forms
+from hora.ops.resolve import check_rows, reduction
+from hora.ops.table import FUNCTIONS, Collective, Form
+from hora.tensorflow import gradients
+from hora.tensorflow.adapter import dtype_of, plain
+from hora.tensorflow.graph import after_all, in_session
+from hora.tensorflow.slices import Slices, check_slices
+from hora.types import DType, Kind, ReduceOp
+
+__all__ = ["TensorFlowForms"]
+
+_ALLREDUCE = FUNCTIONS["allreduce"][0]
+
+
+class TensorFlowForms(Forms[Any]):
+    def given(self, tensor: Any) -> Any:
+        return plain(tensor)
+
+    def dtype_of(self, tensor: Any) -> DType:
+        return dtype_of(tensor)
+
+    def carry(self, call: Call, tensors: list[Any], in_place: bool) -> list[Any]:
+        name, ranks = call.name, call.process_set
+        _check(call, tensors)
+        match call.kind:
+            case Kind.ALLREDUCE:
+                return gradients.allreduce(tensors, call.how, name, ranks, grouped=call.grouped)
+            case Kind.REDUCESCATTER:
+                return gradients.reducescatter(tensors, call.how, name, ranks, grouped=call.grouped)
+            case Kind.ALLGATHER:
+                return gradients.allgather(tensors, name, ranks, grouped=call.grouped)
+            case Kind.BROADCAST:
+                return [gradients.broadcast(tensors[0], call.root, name, ranks)]
+            case _:
+                return list(gradients.alltoall(tensors[0], call.splits, name, ranks))
+
+    def splits(self, splits: Any) -> Any:
+        """A tensor: in a graph its numbers are not known yet."""
+        if splits is None:
+            return None
+        splits = plain(splits)
+        if not splits.dtype.is_integer or splits.shape.rank not in (None, 1):
+            raise UsageError(
+                f"alltoall: splits has the type {splits.dtype.name} and the shape {splits.shape}. Split i says how many"
+                " rows rank i gets. Give a list of integers, or a 1-d integer tensor."
+            )
+        return splits
+
+    def _reduce(
+        self,
+        collective: Collective,
+        form: Form,
+        given: Sequence[Any],
+        op: ReduceOp | None,
+        average: bool | None,
+        prescale: float,
+        postscale: float,
+        name: str | None,
+        process_set: ProcessSet,
+        compression: Any,
+    ) -> Any:
+        """``tf.IndexedSlices`` are gathered, as a group of their own."""
+        how = op, average, prescale, postscale
+        sparse = {i: tensor for i, tensor in enumerate(given) if isinstance(tensor, tf.IndexedSlices)}
+        if not sparse or collective is not _ALLREDUCE:
+            return super()._reduce(collective, form, given, *how, name, process_set, compression)
+        check_slices(reduction(collective, [], *how))  # before anything is said about types
+        types = [dtype_of(plain(slices.values)) for slices in sparse.values()]
+        dense = [i for i in range(len(given)) if i not in sparse]
+        parts = Slices(list(sparse.values()), compression)
+        results: list[Any] = [None] * len(given)
+        if dense:
+            made = super()._reduce(
+                collective, Form.GROUPED, [given[i] for i in dense], *how, name, process_set, compression
+            )
+            for i, result in zip(dense, made, strict=True):
+                results[i] = result
+        gathered = gradients.allgather(parts.sent, name and f"{name}.slices", process_set, grouped=True)
+        for i, part in zip(
+            sparse, parts.combined(gathered, reduction(collective, types, *how), process_set), strict=True
+        ):
+            results[i] = part
+        return results if form.grouped else results[0]
+
+    def broadcast(
+        self, form: Form, given: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> Any:
+        if not form.in_place:
+            return super().broadcast(form, given, root_rank, name, process_set)
+        return _assign_from_root(given[0], root_rank, name, process_set)
+
+    def barrier(self, form: Form, process_set: ProcessSet) -> Any:
+        def meet() -> int:
+            session.engine().barrier(process_set)
+            return 0
+
+        met = after_all(meet)
+        return met.op if in_session() else None
+
+    def join(self, form: Form, device: int, average_active: bool) -> Any:
+        if tf.executing_eagerly():
+            return session.engine().join(average_active)
+        return after_all(lambda: session.engine().join(average_active))
+
+
+def _assign_from_root(variables: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+    """Give variables the root's values; one or a list of them, and so is what is returned."""
+    from hora.tensorflow.functions import assign_from_root, own_variable
+
+    several = isinstance(variables, (list, tuple))
+    given = [own_variable(variable) for variable in (variables if several else [variables])]
+    _refuse_none(given, "broadcast_")
+    assigned = assign_from_root(given, root_rank, name, process_set)
+    with tf.control_dependencies([] if assigned is None else [assigned]):  # a session runs only what is asked for
+        values = [variable.read_value() for variable in given]
+    return values if several else values[0]
+
+
+def _check(call: Call, tensors: Sequence[Any]) -> None:
+    """Refuse here what would only be refused when a graph runs; there the number of dimensions may be unknown yet."""
+    function = call.kind.name.lower()
+    _refuse_none(tensors, f"grouped_{function}")
+    for tensor in tensors:
+        dtype_of(tensor)
+        if not call.elementwise and tensor.shape.rank is not None:
+            check_rows(function, [0] * tensor.shape.rank)
+
+
+def _refuse_none(tensors: Sequence[Any], function: str) -> None:
+    if not len(tensors):
+        raise UsageError(
+            f"{function} of an empty list. There is nothing that the ranks could agree on. Leave the call"
+            " out, on all ranks, where there are no tensors."
+        )
