@@ -55,12 +55,17 @@ RECORDINGS = (
     Recording("doctor --only processor", "What works on this machine, or a part of that."),
     Recording("train mnist -np 2", "Data that is not there."),
     Recording("data make digits --samples 2000", "A data set to begin with."),
+    Recording("data make textures --samples 40 --classes 4 --size 64 --format tars --to published",
+              "ImageNet's archives, in small."),
+    Recording("data prepare imagenet --train published/ILSVRC2012_img_train.tar --val published/ILSVRC2012_img_val.tar "
+              "--labels published/validation_labels.txt --format tar", "And shards to train on, made from them."),
     Recording("train mnist -np 2 --epochs 2", "Training on two workers; a bar has steps, speed and ETA meanwhile."),
     Recording("train mnist -np 2", "A run that is there is not overwritten; what all workers say is said once."),
     Recording("run python shapes.py -np 2", "Options come before the command."),
     Recording("run -np 2 python shapes.py", "Workers that disagree."),
     Recording("run -np 2 python uneven.py", "A worker with more batches than the other."),
     Recording("run -np 3 --summary true", "More workers than cores."),
+    Recording("lab sweep mnist --grid 'lr=0.01,0.1' --epochs 1 --set network=horovod", "A table of options."),
     Recording("lab list", "What was run."),
     Recording("lab show runs/mnist", "One run.", 24),
     Recording("lab report", "One page of all of it."),
@@ -78,7 +83,7 @@ def main() -> None:
         for recording in RECORDINGS:
             print(f"hora {recording.line}", file=sys.stderr)
             shown = on_terminal(
-                *shlex.split(recording.line), columns=80, timeout_s=300, cwd=Path(place),
+                *shlex.split(recording.line), columns=80, timeout_s=600, cwd=Path(place),
                 PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
             )  # fmt: skip
             parts.append(_section(recording, screen(shown.text).replace(place, "/scratch/you/dir"), shown.exit_code))

@@ -171,25 +171,41 @@ print("as the suite has it")
 ELASTIC = """
 import torch
 import horovod.torch as hvd
-from horovod.common.elastic import ObjectState
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.elastic import ElasticSampler, TorchState
 from horovod.torch.elastic.state import ModelStateHandler
 
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(3, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+sampler = ElasticSampler(range(8))
+failed = []
+
 
 @hvd.elastic.run
-def train(state):
-    raise AssertionError
+def train(state, factor):
+    start = state.batch
+    for state.batch in range(start, 6):
+        optimizer.zero_grad()
+        (factor * model(torch.ones(1, 3)).sum()).backward()
+        optimizer.step()
+        state.commit()
+        if state.batch == 3 and not failed:
+            failed.append(True)
+            state.batch = 99
+            raise HorovodInternalError("as Horovod's tests do")
+    return [round(float(w), 6) for w in model.weight[0]]
 
 
-hvd.init()
-for use in (train, TorchState, ElasticSampler, ObjectState, ModelStateHandler):
-    try:
-        use(None)
-    except hvd.EnvironmentUnfit as error:
-        assert "elastic is not available yet" in str(error)
-    else:
-        raise AssertionError(use)
-print("refused")
+state = TorchState(model=model, optimizer=optimizer, sampler=sampler, batch=0, epoch=0)
+state.register_reset_callbacks([lambda: print("reset", hvd.size())])
+weights = train(state, 2.0)
+assert hvd.allgather_object(weights) == [weights] * hvd.size(), weights
+assert state.batch == 5 and len(sampler) == 8 // hvd.size()
+assert isinstance(ModelStateHandler(model).capture(), dict) and ObjectState(None, hvd.rank, a=1).a == 1
+print("trained", callable(run_fn))
 """
 
 
@@ -211,10 +227,10 @@ def test_what_horovods_own_tests_count_on() -> None:
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:as the suite has it" for rank in (0, 1)]
 
 
-def test_elastic_can_be_imported_and_is_refused() -> None:
-    done = run_hora("run", "-np", "1", "--as-horovod", *python(ELASTIC), timeout_s=60)
+def test_elastic_at_a_fixed_number_of_workers() -> None:
+    done = run_hora("run", "-np", "2", "--as-horovod", *python(ELASTIC), timeout_s=90)
     assert done.returncode == 0, done.stderr
-    assert "refused" in done.stdout
+    assert done.stdout.count("reset 2") == done.stdout.count("trained True") == 2
 
 
 def test_without_the_flag_there_is_no_horovod() -> None:

@@ -3,8 +3,9 @@
 stops    SIGSTOP at random moments of tiny operations: half are continued in time, half are given up
 kills    SIGKILL at random moments
 joins    uneven epochs that end with join(), while a thread keeps the GIL
+elastic  elastic jobs of 1-4 workers on 1-2 hosts: kills, stops and arrivals
 crowd    256 workers, simulated, of which one is late with 300 operations
-limits   a machine that refuses: ulimit -f -v -n -u, full disks, 257 workers, idle sockets, …
+limits   a machine that refuses: ulimit -f -v -n -u, full disks, 513 workers, idle sockets, …
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from tests.chaos import limits, rounds
+from tests.chaos import elastic, limits, rounds
 from tests.chaos.rounds import Round, percentile
 
 
@@ -22,11 +23,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("faults", choices=["stops", "kills", "joins", "crowd", "limits"])
+    parser.add_argument("faults", choices=["stops", "kills", "joins", "elastic", "crowd", "limits"])
     parser.add_argument("--count", type=int, help="how many (200; of joins 6000)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", choices=["shm", "gloo"], default="shm")
     parser.add_argument("--in-lock", action="store_true", help="count only stops inside the table's lock")
+    parser.add_argument("--frameworks", default=",".join(elastic.FRAMEWORKS), help="of elastic jobs")
     parser.add_argument("--only", default="", metavar="TEXT", help="of limits, those whose name has this")
     given = parser.parse_args()
     match given.faults:
@@ -36,6 +38,8 @@ def main() -> int:
             return tell(rounds.kills(given.count or 200, given.seed, given.transport))
         case "joins":
             return tell(rounds.joins(given.count or 6000, given.seed, given.transport))
+        case "elastic":
+            return tell(elastic.storms(given.count or 300, given.seed, tuple(given.frameworks.split(","))))
         case "crowd":
             return tell(rounds.crowd())
         case _:

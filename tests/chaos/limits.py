@@ -21,7 +21,7 @@ from tests.chaos.rounds import Round, stops
 from tests.launch.jobs import clean_environment, hora
 
 from hora.engine.hub import Hub
-from hora.wire.door import listen_tcp
+from hora.wire.listen import listen_tcp
 from hora.wire.reach import reach
 
 # What no sentence may look like.
@@ -32,12 +32,13 @@ import sys, threading, time
 from pathlib import Path
 import numpy as np
 from hora.engine import session
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.engine.request import OperationSpec, forms
+from hora.types import Buffer, DType, Kind
 def total(value, name):
     array = np.full(1, value, "float32")
     here = [Buffer(array.ctypes.data, DType.FLOAT32, array.shape, array)]
     engine = session.engine()
-    engine.wait(engine.submit(Kind.ALLREDUCE, name, here, here, op=ReduceOp.SUM))
+    engine.prepare(OperationSpec(Kind.ALLREDUCE, name, forms(here))).start(here, here).wait()
     return array[0]
 """
 SUMS = """
@@ -76,8 +77,8 @@ for _ in range(100):
 """
 )
 CHECKPOINT = """
-from hora.checkpoint import Store
-store = Store("small")
+from hora.checkpoint import CheckpointStore
+store = CheckpointStore("small")
 store.save("model-1", lambda file: file.write(b"1" * 20_000), position=1)
 try:
     store.save("model-2", lambda file: file.write(b"2" * 200_000), position=2)
@@ -88,8 +89,8 @@ newest.verify()
 print("the newest is whole:", newest.path.name, newest.nbytes, flush=True)
 """
 RECORDS = """
-from hora.workloads.record import Record
-with Record(Path("small")) as record:
+from hora.workloads.run_record import RunRecord
+with RunRecord(Path("small")) as record:
     for step in range(1, 10_000):
         record.epoch({"step": step, "epoch": step})
 """
@@ -134,7 +135,7 @@ ROWS = [
         workers=1),
     Row("full disk, records", RECORDS, SMALL, ("metrics.jsonl cannot be written: No space left",), 1, workers=1),
     Row("full disk, output", TALK, SMALL, ("No space left", SHM), flags="--output-filename small/out"),
-    Row("257 workers", SUMS, says=("257 workers",), code=2, workers=257),
+    Row("513 workers", SUMS, says=("513 workers",), code=2, workers=513),
     Row("shutdown, a thread waits", WAITER, says=("ShutDownError .*another thread of this process shut",), code=5),
 ]  # fmt: skip
 

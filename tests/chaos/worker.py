@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from hora.engine import session
+from hora.engine.request import OperationSpec, forms
 from hora.errors import HoraError
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 
 MOST_RANKS, STEP, HOLDER, LOOKS = 8, 0, 1, 2  # of the board: a row a rank, and its columns
 TINY = 20  # operations of one element in a step
@@ -38,7 +39,9 @@ def say(**words: object) -> None:
 
 def total(array: np.ndarray, name: str) -> None:  # type: ignore[type-arg]
     engine = session.engine()
-    engine.wait(engine.submit(Kind.ALLREDUCE, name, [buffer(array)], [buffer(array)], op=ReduceOp.SUM))
+    engine.prepare(OperationSpec(Kind.ALLREDUCE, name, forms([buffer(array)]))).start(
+        [buffer(array)], [buffer(array)]
+    ).wait()
 
 
 def board_in(folder: Path) -> np.ndarray:  # type: ignore[type-arg]
@@ -78,11 +81,13 @@ def loop(folder: Path) -> None:
             arrays = [np.full(n, step + rank, "float32") for n in sizes]
             order = np.random.default_rng(step + rank).permutation(len(sizes))
             tickets = [
-                engine.submit(Kind.ALLREDUCE, f"t{i}", [buffer(arrays[i])], [buffer(arrays[i])], op=ReduceOp.SUM)
+                engine.prepare(OperationSpec(Kind.ALLREDUCE, f"t{i}", forms([buffer(arrays[i])]))).start(
+                    [buffer(arrays[i])], [buffer(arrays[i])]
+                )
                 for i in order
             ]
             for ticket in tickets:
-                engine.wait(ticket)
+                ticket.wait()
             assert all((a == expected).all() for a in arrays), "a wrong sum"
             row[STEP] += 1
     except HoraError as error:
@@ -106,7 +111,7 @@ def joins(epochs: int, seed: int) -> None:
             array = np.full(dice.choice([1, 700]), 10.0**rank * (step + 1), "float64")
             expected = sum(10.0**r * (step + 1) for r in range(size) if steps[r] > step)
             ends = Buffer(array.ctypes.data, DType.FLOAT64, array.shape, array)
-            engine.wait(engine.submit(Kind.ALLREDUCE, f"s{step}", [ends], [ends], op=ReduceOp.SUM))
+            engine.prepare(OperationSpec(Kind.ALLREDUCE, f"s{step}", forms([ends]))).start([ends], [ends]).wait()
             if not (array == expected).all():
                 say(rank=rank, wrong=f"epoch {epoch}, step {step}: {array[0]} in place of {expected}")
                 sys.exit(4)
@@ -136,15 +141,15 @@ def many(times: int) -> None:
     session.init()
     engine = session.engine()
     array = np.ones(1, "float32")
-    request = engine.request(
-        Kind.ALLREDUCE, "small", ((DType.FLOAT32, (1,)),), ReduceOp.MAX, -1, 1.0, 1.0, None, None, "cpu", False
-    )
-    again = engine.backend.immediate(request)  # type: ignore[attr-defined]
+    spec = OperationSpec(Kind.ALLREDUCE, "small", forms([buffer(array)]), how=Reduction(ReduceOp.MAX))
+    again = engine.prepare(spec).run
     address = array.ctypes.data
 
     def unnamed(count: int) -> None:
         for _ in range(count):
-            engine.wait(engine.submit(Kind.ALLREDUCE, None, [buffer(array)], [buffer(array)], op=ReduceOp.MAX))
+            engine.prepare(
+                OperationSpec(Kind.ALLREDUCE, None, forms([buffer(array)]), how=Reduction(ReduceOp.MAX))
+            ).run(address)
 
     unnamed(6000)  # fill every cache
     for _ in range(6000):

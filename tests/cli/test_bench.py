@@ -37,6 +37,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (("train", "--models", ","), "names nothing"),
         (("train", "--against", "gloo"), "no peer 'gloo'"),
         (("train", "--framework", "caffe"), "no framework 'caffe'"),
+        (("elastic", "--against", "horovod"), "no peer 'horovod'"),
+        (("elastic", "-np", "1"), "1 is not in the range"),
         (("train", "--framework", "jax", "--models", "gradients"), "no model 'gradients'"),
         (("train", "--framework", "jax", "--against", "ddp"), "train in PyTorch"),
         (("launch", "--rounds", "x"), "'x' is not a valid integer"),
@@ -53,7 +55,7 @@ def test_wrong_usage_is_one_message_and_exit_2(
 def test_a_peer_that_was_asked_for_must_be_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hora.lab.bench.drive.mpirun", lambda: None)
+    monkeypatch.setattr("hora.bench.drive.mpirun", lambda: None)
     code, said = refused(capsys, "allreduce", "--against", "gloo,mpi")
     assert code == 3 and "pip install" in said
 
@@ -120,7 +122,7 @@ def test_train_in_other_frameworks(tmp_path: Path, framework: str) -> None:
 def test_horovod_must_be_there_if_it_was_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hora.lab.bench.drive.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("hora.bench.drive.importlib.util.find_spec", lambda name: None)
     code, said = refused(capsys, "train", "--against", "horovod")
     assert code == 3 and "not installed" in said
 

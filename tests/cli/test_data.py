@@ -190,5 +190,6 @@ def test_help_lists_the_commands() -> None:
     done = run_hora("data", "--help")
     assert done.returncode == 0
     commands = done.stdout.partition("Commands:\n")[2]
-    assert [line.split()[0] for line in commands.splitlines()] == ["get", "make", "stage"]
+    found = [line.split()[0] for line in commands.splitlines()]
+    assert found == ["convert", "get", "make", "prepare", "stage", "stats"]
     assert "..." not in commands

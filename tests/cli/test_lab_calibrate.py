@@ -1,4 +1,4 @@
-"""`hora lab calibrate`: what it writes is what `hora plan` reads. What is measured is tested in tests/lab/predict."""
+"""`hora lab calibrate`: what it writes is what `hora plan` reads. What is measured is tested in tests/predict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from tests.launch.jobs import run_hora
 
 from hora.cli.lab import lab
-from hora.lab.predict import calibrate
-from hora.lab.predict.calibration import Calibration, LinkFacts
+from hora.predict import calibrate
+from hora.predict.calibration import Calibration, LinkFacts
 
 MEASURED = Calibration(
     compute_s=0.31, batch=64, gradient_bytes=102e6, per_host=2, inside=LinkFacts(bytes_per_s=8e9, latency_s=5e-6),

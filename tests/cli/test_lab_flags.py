@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.launch.jobs import run_hora
 
-from hora.cli.lab.flags import experiment_flags, folder_of, hosts_here, kept
-from hora.lab.records import experiment, open_experiment
+from hora.cli.lab.flags import ExperimentFlags, experiment_flags
+from hora.errors import UsageError
+from hora.lab.records import open_experiment
 
 
 @click.command()
-@experiment_flags
-def small(sets: Any, out: Path | None, resume: Path | None, runs: Path, json_file: Path | None) -> None:
-    with experiment("sweep", "mnist: sweep", {}, folder_of(out, resume), runs) as book, kept(book):
+@experiment_flags()
+def small(lab: ExperimentFlags) -> None:
+    with lab.book("sweep", "mnist: sweep", {}):
         pass
 
 
@@ -43,4 +44,23 @@ def test_an_experiment_takes_the_allocations_hosts(
     allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks}
     for name, value in allocation.items():
         monkeypatch.setenv(name, value)
-    assert hosts_here(given) == expected
+    lab = ExperimentFlags(given, None, None, None, Path("runs"), None)
+    assert lab.where() == expected
+
+
+def test_an_allocation_smaller_than_asked_is_refused_before_the_first_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And so are hosts: the largest job would fail when all others are done."""
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=1\nb slots=1\n")
+    lab = ExperimentFlags("", str(hosts), None, None, Path("runs"), None)
+    with pytest.raises(UsageError, match="3 workers are more than the hosts have slots: a:1,b:1 has 2"):
+        lab.where(3)
+    assert lab.where(2) == "a:1,b:1"
+    asked = ("lab", "scaling", "mnist", "--workers", "1,2,8")
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    done = run_hora(*asked, cwd=tmp_path, **allocation)
+    assert done.returncode == 3 and not (tmp_path / "runs").exists()
+    assert done.stderr.startswith("hora: 8 workers are more than this Slurm allocation has tasks: h1:2,h2:2 has 4. Ask")

@@ -90,11 +90,11 @@ def test_show_a_run(hora: Hora, tmp_path: Path) -> None:
     assert said.code == 0
     pairs = {line.strip().partition("  ")[0]: line.strip().partition("  ")[2].strip() for line in said.out.splitlines()}
     assert said.out.startswith("mnist, 2 workers: done\n")
-    assert pairs["batch"] == "17" and pairs["memory"] == "3.0 GB" and pairs["val accuracy"] == "90.00 %"
+    assert pairs["batch"] == "17" and pairs["memory"] == "3 GB" and pairs["validation accuracy"] == "90.00 %"
     assert pairs["images/s"].startswith("900") and "9 steps, 5 before them left out" in pairs["images/s"]
-    assert pairs["host"].endswith("Z80, CP/M 2") and pairs["cores"] == "1, 8.0 GB memory"
+    assert pairs["host"].endswith("Z80, CP/M 2") and pairs["cores"] == "1, 8 GB memory"
     assert pairs["started"].endswith("took 1 min 15 s")
-    assert [line for line in rows(said.out) if line[:1] == ["2"]] == [["2", "1.5", "s", "0.5", "45.00", "%"]]
+    assert [line for line in rows(said.out) if line[:1] == ["2"]] == [["2", "1.50", "s", "0.5", "45.00", "%"]]
     assert json.loads((tmp_path / "a.json").read_text())["run"]["options"]["batch"] == 17
 
 

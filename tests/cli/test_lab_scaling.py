@@ -16,6 +16,8 @@ from hora.errors import UsageError
     [
         (["mnist", "--strong", "--workers", "1,3", "--batch", "64"], "Give --batch 63 or 66"),
         (["mnist", "--both", "--workers", "1,7"], "100 cannot be divided among 7 workers"),
+        (["mnist", "--strategies", "hora,horovod"], "there is no 'horovod'"),
+        (["mnist", "--strategies", "ddp", "--set", "framework=keras"], "--strategy ddp with --framework keras"),
         (["nist"], "there is no workload 'nist'"),
         (["mnist", "--workers", "0"], "'0' is not a number above 0"),
         (["mnist", "--out", "a", "--resume", "b"], "two folders"),

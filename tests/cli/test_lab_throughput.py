@@ -16,7 +16,7 @@ from hora.cli.lab import lab
 from hora.errors import UsageError
 
 GRID = ["lab", "throughput", "synthetic", "--set", "model=mnist_horovod", "--workers", "1,2", "--batch", "8",
-        "--threads", "1", "--steps", "12", "--repeats", "1"]  # fmt: skip
+        "--threads", "1", "--inter", "1", "--strategies", "hora,ddp", "--steps", "12", "--repeats", "1"]  # fmt: skip
 TIMEOUT_S = 250.0  # on a machine that others use
 
 
@@ -32,18 +32,26 @@ def test_figures_are_those_of_the_steps(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "figures.json"
     done = run_hora(*GRID, "--out", out, "--runs", tmp_path, "--json", file, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    assert "3/3 synthetic, 2 workers, batch 8, 1 thread:" in done.stderr and "images/s" in done.stdout
-    assert done.stderr.startswith("3 trials, about ") and "\x1b" not in done.stderr and "log:" not in done.stderr
+    assert "3/4 synthetic, 2 workers, batch 8, 1 thread, inter 1:" in done.stderr and "images/s" in done.stdout
+    assert done.stderr.startswith("4 trials, about ") and "\x1b" not in done.stderr and "log:" not in done.stderr
     assert "the first 12 steps (the study took 200)" in " ".join(done.stdout.split())
     written = json.loads(file.read_text())
     assert written["kind"] == "throughput" and written["state"] == "done"
-    one, two = written["rows"]
-    check(one, [out / "trials/1w-b8-t1-auto-1"])
-    check(two, [out / "trials/2w-b8-t1-auto-1"])
-    limit = out / "trials/2w-b8-t1-limit-1"
+    one, two, ddp = written["rows"]
+    check(one, [out / "trials/1w-b8-t1-i1-auto-1"])
+    check(two, [out / "trials/2w-b8-t1-i1-auto-1"])
+    check(ddp, [out / "trials/2w-b8-t1-i1-ddp-1"])
+    assert [row["strategy"] for row in written["rows"]] == ["hora", "hora", "ddp"]
+    assert json.loads((out / "trials/2w-b8-t1-i1-ddp-1/result.json").read_text())["strategy"] == "ddp"
+    assert any(note.startswith("2 workers, batch 8: Hora ") for note in written["notes"])
+    said = " ".join(done.stdout.split())
+    fastest = max(written["rows"], key=lambda row: float(row["images_per_s"]))
+    assert f"Best: {fastest['workers']} worker" in said and "Why: " in said
+    limit = out / "trials/2w-b8-t1-i1-limit-1"
     alone = sum(8 / median(place) for place in (limit, limit / "worker-1"))
     assert two["limit_images_per_s"] == pytest.approx(alone, rel=1e-3)
-    assert two["share_of_limit"] == pytest.approx(two["images_per_s"] / alone, rel=1e-3)
+    for row in (two, ddp):
+        assert row["share_of_limit"] == pytest.approx(row["images_per_s"] / alone, rel=1e-3)
     assert one["share_of_limit"] == 1.0 and two["memory_mb"] > one["memory_mb"] > 10
 
     again = run_hora(*GRID, "--resume", out, "--runs", tmp_path, timeout_s=TIMEOUT_S)  # nothing is left to run

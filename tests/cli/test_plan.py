@@ -15,7 +15,7 @@ def test_the_studys_run(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     done = run_hora(*STUDY, "--warmup", "gradual:5", "--json", str(file))
     assert done.returncode == 0, done.stderr
-    assert "4,096 = 32 workers x 128" in done.stdout and "312 an epoch" in done.stdout
+    assert "4,096 = 32 workers x 128" in done.stdout and "313 an epoch" in done.stdout
     written = json.loads(file.read_text())
     rates = [round(epoch["lr"], 4) for epoch in written["epochs"]]
     assert rates[:6] == [0.05, 0.36, 0.67, 0.98, 1.29, 1.6] and len(rates) == 90
@@ -47,7 +47,7 @@ def test_wrong_values_are_refused(arguments: list[str], said: str) -> None:
 
 def test_time_is_predicted_from_one_step(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    job = ["--step-ms", "400", "--gradient-mb", "100", "--per-host", "4", "--link", "1gb:0us"]
+    job = ["--step-ms", "400", "--gradient-mb", str(100e6 / 2**20), "--per-host", "4", "--link", "1gb:0us"]
     done = run_hora(*STUDY, *job, "--json", str(file))
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())["predicted"]
@@ -55,7 +55,7 @@ def test_time_is_predicted_from_one_step(tmp_path: Path) -> None:
     # 100 MB over 8 hosts at 1 GB/s: 175 ms, and 15 ms inside; half of it is taken to be hidden
     assert here["hosts"] == 8 and here["comm_s"] == pytest.approx(0.19, rel=0.02)
     assert here["exposed_s"] == pytest.approx(0.095, rel=0.1)
-    assert found["run_s"]["middle"] == pytest.approx(90 * 312 * here["step_s"]["middle"])
+    assert found["run_s"]["middle"] == pytest.approx(90 * 313 * here["step_s"]["middle"])
     assert here["images_per_s"]["middle"] == pytest.approx(4096 / here["step_s"]["middle"], rel=1e-3)
     assert [row["workers"] for row in found["farther"]["tree"]] == [256, 1024, 4096]
     for text in ("efficiency", "whole run", "4,096", "Assumed: ", "as --link says", "one worker's step of 400 ms"):

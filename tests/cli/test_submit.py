@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.launch.jobs import clean_environment, hora
+from tests.launch.jobs import clean_environment, hora, run_hora
 from tests.launch.submit.stubs import Stubs
 
 
@@ -77,7 +77,9 @@ def test_placeholders_are_read_as_what_they_will_be(cluster: Stubs) -> None:
         "--checkpoint-arg", "--resume auto", "hora", "train", "mnist", "--data", "{stage}/m", "--epochs", "{epochs}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert 'command=(hora train mnist -np 1 --data "$stage"/m --epochs "$((job * 3))")' in done.stdout
+    assert (
+        'command=(hora train mnist -np 1 --data "$stage"/m --epochs "$((job * 3))" --schedule-epochs 6)' in done.stdout
+    )
 
 
 def test_a_dry_run_leaves_no_trace(cluster: Stubs, tmp_path: Path) -> None:
@@ -163,3 +165,13 @@ def test_the_scripts_on_the_page_are_what_the_commands_print(cluster: Stubs) -> 
     for command, script in shown:
         done = submit(cluster, *shlex.split(command.replace("\\\n", " ")))
         assert done.returncode == 0 and done.stdout == script, command
+
+
+def test_a_chain_of_trainings_knows_how_long_all_of_it_is() -> None:
+    chain = ("--scheduler", "slurm", "--chain", "9", "--epochs-per-job", "10", "--checkpoint-arg", "--resume auto")
+    train = ("hora", "train", "imagenet", "--decay", "cosine", "--epochs", "{epochs}")
+    done = run_hora("submit", "--dry-run", *chain, *train)
+    assert done.returncode == 0, done.stderr
+    assert "--epochs $((job * 10)) --schedule-epochs 90)" in done.stdout.replace('"', "")
+    own = run_hora("submit", "--dry-run", *chain, *train, "--schedule-epochs", "120")
+    assert own.returncode == 0 and "--schedule-epochs 120" in own.stdout and "--schedule-epochs 90" not in own.stdout

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.lab.timeline import planted, traces
 from tests.launch.jobs import run_hora
 from tests.light import LIGHT_TORCH
+from tests.timeline import planted, traces
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from tests.light import LIGHT_TORCH
 )
 def test_a_planted_bottleneck_is_named(tmp_path: Path, plant: str, kind: str, operations: int, bytes_each: int) -> None:
     """What was planted is in the numbers. Which of the findings comes first is up to the machine too: a rank that
-    another process takes the core from is late indeed. The verdict on given times is tested in tests/lab/timeline."""
+    another process takes the core from is late indeed. The verdict on given times is tested in tests/timeline."""
     file, merged, numbers = tmp_path / "t.json", tmp_path / "merged.json", tmp_path / "numbers.json"
     worker = [sys.executable, str(Path(planted.__file__)), plant]
     done = run_hora("run", "-np", "2", "--timeline-filename", file, *worker, timeout_s=100)

@@ -36,6 +36,15 @@ def test_every_workload_is_listed_with_its_flags() -> None:
     assert "Samples each worker takes at a time. [default: 100]" in text
 
 
+def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) -> None:
+    """A job that got GPUs does not train on the processors in silence."""
+    write_digits(tmp_path / "data", 64, 16)
+    done = run_hora("train", "mnist", "--data", "data", "--out", "out", cwd=tmp_path, CUDA_VISIBLE_DEVICES="98,99")
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "CUDA_VISIBLE_DEVICES=98,99 gives this worker 2 GPUs, and PyTorch" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -88,17 +97,18 @@ def test_two_workers_on_a_terminal(tmp_path: Path, columns: int) -> None:
     data = write_digits(tmp_path / "data", train=80, test=20)
     shown = on_terminal(
         "train", "mnist", "-np", "2", "--data", data, "--out", tmp_path / "run", "--batch", "10", "--epochs", "2",
-        columns=columns, timeout_s=TIMEOUT_S,
+        "--timeline-filename", tmp_path / "t.json", columns=columns, timeout_s=TIMEOUT_S,
     )  # fmt: skip
     assert shown.exit_code == 0, shown.text
     assert "mnist: 2 workers, 20 samples a step, 4 steps an epoch" in shown.text
     assert "epoch 1/2 done" in shown.text and "epoch 2/2 done" in shown.text
     assert "ETA ?" in shown.text, "the bar is drawn from the first step on"
     told = "".join(screen(shown.text, columns=1000).split())  # lines break where the terminal ends
-    assert re.search(r"Done:8stepsin0:\d\d,[\d,]+images/s,val_loss[\d.]+,val_accuracy[\d.]+%\.", told), told
+    assert re.search(r"Done:8stepsin0:\d\d,[\d.,]+images/s,val_loss[\d.]+,val_accuracy[\d.]+%\.", told), told
     assert f"Checkpoint:{tmp_path}/run/epoch-0002.pt,record:{tmp_path}/run/run.json." in told
     assert told.endswith(f"Next:horalabreport{tmp_path}/run")
     assert "Traceback" not in shown.text and "\x1ehora" not in shown.text
+    assert (tmp_path / "t.json").exists() and (tmp_path / "t.rank1.json").exists()
 
 
 def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Path) -> None:

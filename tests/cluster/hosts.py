@@ -174,6 +174,12 @@ class Host:
     def mend(self) -> None:
         self._switch_port("up")
 
+    def isolate(self, yes: bool = True) -> None:
+        """Isolated hosts reach ``login``, but not each other."""
+        assert self._port is not None, f"{self.name} is the switch itself"
+        switch, port = self._port
+        switch._run_ip("link", "set", port, "type", "bridge_slave", "isolated", "on" if yes else "off")
+
     @contextlib.contextmanager
     def limited(self, rate: str) -> Iterator[None]:
         """Cap what the host sends, such as at ``1gbit``."""
@@ -256,7 +262,7 @@ class Cluster:
         return iter(self._all)
 
     def __getitem__(self, name: str) -> Host:
-        return next(host for host in self._all if host.name == name)
+        return next(host for host in self._all if name in (host.name, host.address))
 
     # ---- what a job leaves behind ----
 

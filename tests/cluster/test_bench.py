@@ -27,8 +27,32 @@ def measured(two_hosts: Cluster, tmp_path: Path, *arguments: str) -> tuple[str, 
 
 def test_allreduce(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
     said, rows = measured(two_hosts, tmp_path, "allreduce", "-H", "h1:1,h2:1", "--sizes", "4K", "--rounds", "2")
-    assert rows == {"4 KB": {"hora", "hora_bf16", "gloo"}}
-    assert "Gloo /" in said  # the ratio, beside the times
+    assert list(rows) == ["4 KB"]
+    assert rows["4 KB"] - {"hora_ucx"} == {"hora", "hora_bf16", "gloo", "mpi"}  # over UCX too, where that is installed
+    for part in ("Gloo /", "Open MPI /", "p99", "Fastest between these hosts: ", "mpirun started the workers"):
+        assert part in said, said
+
+
+def test_train(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:
+    """All contenders in the same processes, and the floor that the link sets, which nobody is faster than.
+
+    The cap bounds everything from one side only: on a loaded machine the link carries less and a step takes longer.
+    """
+    with two_hosts["h1"].limited("100mbit"), two_hosts["h2"].limited("100mbit"):
+        said, rows = measured(two_hosts, tmp_path, "train", "-H", "h1:1,h2:1", "--models", "mlp", "--rounds", "1")
+    everybody = {"limit", "in_step", "hora", "hora_bf16", "ddp", "ddp_tuned", "ddp_bf16"}
+    assert list(rows.values()) == [everybody]
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert 0 < found["link_mbit_per_s"] < 101
+    [row] = found["rows"]
+    floor, half = row["floors_us"]["float32"], row["floors_us"]["bf16"]
+    assert floor > 1e6 * 4 * (784 * 1024 + 1024 * 1024) / 12.5e6  # its weights alone, at 100 Mbit/s
+    assert half < 0.6 * floor
+    least = 0.9 * 1e6 * 4 * (784 * 1024 + 1024 * 1024) / 12.5e6  # the cap lets 256 KB of 7 MB through at once
+    for key in ("hora", "ddp", "ddp_tuned"):
+        assert row["cells"][key]["median_us"] > least
+    for part in ("in step", "floor, bf16", "Hora / in step", "p99", "The link between the hosts carries"):
+        assert part in said, said
 
 
 def test_launch(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) -> None:

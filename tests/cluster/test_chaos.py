@@ -17,6 +17,8 @@ from tests.cluster.sshd import Sshd
 from tests.cluster.watch import WORKER, Watched, hora_run, words_in
 from tests.launch.jobs import wait_until
 
+from hora.transport.fabric import library
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 LOOP = [WORKER, "loop"]
@@ -52,13 +54,20 @@ def survivors_name(job: Watched, ranks: set[int], said: str, since: float, withi
 
 def agent_on(host: Host) -> int:
     """The agent's pid, as this machine sees it."""
-    [agent] = [pid for pid in host.pids().values() if "hora.launch.agent" in _command(pid)]
+    [agent] = [pid for pid in host.pids().values() if "hora.launch.host.agent" in _command(pid)]
     return agent
 
 
-@pytest.mark.parametrize("victim", [1, 3])
-def test_a_killed_worker(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, victim: int) -> None:
-    with started(two_hosts, tmp_path) as job:
+def over(transport: str) -> dict[str, str]:
+    """The environment that chooses it."""
+    if transport == "ucx" and not library():
+        pytest.skip("UCX is not installed")
+    return {"HORA_TRANSPORT": transport, "UCX_TLS": "tcp"}
+
+
+@pytest.mark.parametrize(("victim", "transport"), [(1, "tcp"), (3, "tcp"), (2, "ucx"), (3, "ucx")])
+def test_a_killed_worker(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, victim: int, transport: str) -> None:
+    with started(two_hosts, tmp_path, **over(transport)) as job:
         words = job.ready()
         host, pid = words[victim]["host"], words[victim]["pid"]
         since = time.monotonic()
@@ -99,10 +108,14 @@ def test_an_interrupted_launcher(two_hosts: Cluster, ssh: Sshd, tmp_path: Path) 
         _gone(two_hosts, words)
 
 
-@pytest.mark.parametrize("where", [pytest.param("login", marks=pytest.mark.long), "h1"])
-def test_a_cut_link_during_a_large_allreduce(two_hosts: Cluster, ssh: Sshd, tmp_path: Path, where: str) -> None:
-    h2 = two_hosts["h2"]
-    with h2.limited("400mbit"), started(two_hosts, tmp_path, 40, where) as job:  # almost a second each
+@pytest.mark.parametrize(
+    ("where", "transport"), [pytest.param("login", "tcp", marks=pytest.mark.long), ("h1", "tcp"), ("h1", "ucx")]
+)
+def test_a_cut_link_during_a_large_allreduce(
+    two_hosts: Cluster, ssh: Sshd, tmp_path: Path, where: str, transport: str
+) -> None:
+    h2, chosen = two_hosts["h2"], over(transport)
+    with h2.limited("400mbit"), started(two_hosts, tmp_path, 40, where, **chosen) as job:  # almost a second each
         words = job.ready()
         since = time.monotonic()
         h2.cut()

@@ -11,9 +11,9 @@ from tests.cluster.sshd import Sshd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-ASKED = "from hora.lab.throughput.room import survey; print(survey(2, 'h1:1,h2:1'))"
+ASKED = "from hora.lab.throughput.cores import survey; print(survey(2, 'h1:1,h2:1'))"
 
 
 def test_hosts_that_are_one_machine_share_its_cores(two_hosts: Cluster, ssh: Sshd) -> None:
     done = two_hosts.login.run([sys.executable, "-c", ASKED], 120.0)
-    assert f"Room(cores={len(os.sched_getaffinity(0))}, workers=2)" in done.stdout, done.stdout
+    assert f"FullestHost(cores={len(os.sched_getaffinity(0))}, workers=2)" in done.stdout, done.stdout

@@ -24,7 +24,7 @@ UNFIT, USAGE = 3, 2
 def nothing_left(two_hosts: Cluster) -> Iterator[None]:
     yield
     two_hosts.wait_until_gone(str(WORKER))
-    two_hosts.wait_until_gone("hora.launch.agent")
+    two_hosts.wait_until_gone("hora.launch.host.agent")
 
 
 def refused(host: Host, *arguments: str | Path, code: int = UNFIT, **environment: str) -> str:

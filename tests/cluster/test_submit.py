@@ -56,6 +56,53 @@ def test_an_experiment_runs_once_and_starts_its_own_workers(slurm: Slurm, tmp_pa
     assert json.loads((run / "outcome.json").read_text())["trial"]["hosts"] == "h1:1,h2:1"  # the allocation's
 
 
+SWEEP = ["lab", "sweep", "synthetic", "--grid", "batch=1,2,3,4", "--set", "model=mnist_horovod",
+         "--set", "num_batches=10", "--set", "form=tf"]  # fmt: skip
+
+
+def test_a_sweep_runs_side_by_side_on_the_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    hora = [sys.executable, "-m", "hora", *SWEEP, "--out", "side"]
+    [job] = submit(slurm, tmp_path, "--nodes", "2", "--time", "5m", *hora)
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0, output
+    assert "4 trials, 2 at a time: on h1:1; h2:1" in output and output.count(" on h2:1: ") >= 1, output
+    rows = json.loads((tmp_path / "side" / "experiment.json").read_text())["rows"]
+    assert [(row["batch"], row["state"]) for row in rows] == [(batch, "done") for batch in (1, 2, 3, 4)]
+    hosts = {json.loads(path.read_text())["host"]["hostname"] for path in (tmp_path / "side/trials").glob("*/run.json")}
+    assert hosts == {"h1", "h2"}
+
+
+def test_a_sweep_as_a_job_array_has_the_same_records(slurm: Slurm, tmp_path: Path) -> None:
+    hora = [sys.executable, "-m", "hora", *SWEEP]
+    [job] = submit(slurm, tmp_path, "--array", "0-3", "--time", "5m", *hora, "--out", "array", "--task", "{task}")
+    job.wait(JOB_S)
+
+    def all_done() -> bool:
+        return len(list((tmp_path / "array/trials").glob("*/outcome.json"))) == 4
+
+    wait_until(all_done, JOB_S, "four tasks to leave their outcomes", every_s=0.2)
+    done = slurm.cluster.login.run([*hora, "--out", "array"], 60, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.count("(from before)") == 4, done.stdout
+    rows = json.loads((tmp_path / "array" / "experiment.json").read_text())["rows"]
+    assert [(row["batch"], row["state"]) for row in rows] == [(batch, "done") for batch in (1, 2, 3, 4)]
+
+
+def test_who_starts_the_workers_can_be_said(slurm: Slurm, tmp_path: Path) -> None:
+    own = [sys.executable, "-m", "hora", "run", "-np", "2", "-ppn", "1", "hostname"]
+    [job] = submit(slurm, tmp_path, "--nodes", "2", "--time", "5m", "--launcher", "none", *own)
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0 and sorted(re.findall(r"<stdout>:(h\d)$", output, re.MULTILINE)) == ["h1", "h2"], output
+
+
+def test_ddp_on_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    hora = [sys.executable, "-m", "hora", "train", "synthetic", "--model", "mnist_horovod", "--batch", "2"]
+    [job] = submit(slurm, tmp_path, "--nodes", "2", "--time", "5m", *hora, "--strategy", "ddp", "--json", "made.json")
+    output = job.wait(JOB_S)
+    assert job.exit_code == 0, output
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert (made["workers"], made["strategy"]) == (2, "ddp")
+
+
 def test_a_workload_runs_on_all_that_was_asked_for(slurm: Slurm, tmp_path: Path) -> None:
     hora = [sys.executable, "-m", "hora", "train", "synthetic", "--model", "mnist", "--batch", "2"]
     few = ["--max-steps", "3", "--out", "made"]

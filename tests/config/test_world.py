@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.config import env
+from hora.config.launcher_hints import LauncherHints
 from hora.config.world import World, detect, is_homogeneous, places
 from hora.errors import EnvironmentUnfit, UsageError
 
@@ -84,6 +85,7 @@ def test_open_mpi() -> None:
         host="here",
         launcher="openmpi",
         job_key="openmpi-prterun-node7-99@1",
+        hints=LauncherHints(pmix=("",)),
     )
 
 

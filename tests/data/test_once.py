@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hora.data.once import turn, whole
+from hora.data.once import folder_lock, whole
 from hora.errors import EnvironmentUnfit
 
 
@@ -34,7 +34,7 @@ def test_turns_are_taken_and_nothing_is_left(tmp_path: Path) -> None:
     def one() -> None:
         nonlocal inside, most
         for _ in range(20):
-            with turn(target, wait_s=60):
+            with folder_lock(target, wait_s=60):
                 with lock:
                     inside += 1
                     most = max(most, inside)
@@ -51,14 +51,14 @@ def test_turns_are_taken_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_whoever_waits_is_shown_how_far_it_is(tmp_path: Path) -> None:
     told = Told()
-    with turn(tmp_path / "set") as mine:
+    with folder_lock(tmp_path / "set") as mine:
         mine.progress("copying", 3_000_000, 9_000_000)
         with (
-            pytest.raises(EnvironmentUnfit, match=r"copying, 3\.0 MB of 9\.0 MB"),
-            turn(tmp_path / "set", wait_s=0.1, teller=told),
+            pytest.raises(EnvironmentUnfit, match=r"copying, 2\.86 MB of 8\.58 MB"),
+            folder_lock(tmp_path / "set", wait_s=0.1, reporter=told),
         ):
             pass
-    assert any("3.0 MB of 9.0 MB" in text for text in told.seen)
+    assert any("2.86 MB of 8.58 MB" in text for text in told.seen)
     assert told.notes == [f"{tmp_path / 'set'} is being made by another process; waiting for it."]
 
 
@@ -68,7 +68,7 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(fcntl, "flock", cannot)
     told = Told()
-    with turn(tmp_path / "set", teller=told):
+    with folder_lock(tmp_path / "set", reporter=told):
         pass
     assert "without locks" in told.notes[0]
 
@@ -100,14 +100,14 @@ def test_if_it_fails_the_older_one_stays(tmp_path: Path) -> None:
 def test_a_lock_that_leads_elsewhere_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("years of work")
     (tmp_path / ".set.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(EnvironmentUnfit, match=r"\.set\.lock is a link"), turn(tmp_path / "set"):
+    with pytest.raises(EnvironmentUnfit, match=r"\.set\.lock is a link"), folder_lock(tmp_path / "set"):
         pass
     assert (tmp_path / "precious").read_text() == "years of work"
 
 
 def test_a_lock_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / ".pipe.lock")
-    with pytest.raises(EnvironmentUnfit, match="is not a file of yours"), turn(tmp_path / "pipe"):
+    with pytest.raises(EnvironmentUnfit, match="is not a file of yours"), folder_lock(tmp_path / "pipe"):
         pass
     (tmp_path / ".set.lock").write_text("theirs")
     real, other = os.fstat, os.geteuid() + 1
@@ -118,6 +118,6 @@ def test_a_lock_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytes
         return os.stat_result(values)
 
     monkeypatch.setattr(os, "fstat", foreign)
-    with pytest.raises(EnvironmentUnfit, match=f"of user {other}"), turn(tmp_path / "set"):
+    with pytest.raises(EnvironmentUnfit, match=f"of user {other}"), folder_lock(tmp_path / "set"):
         pass
     assert (tmp_path / ".set.lock").read_text() == "theirs"

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hora.checkpoint.whole import replacing, replacing_path
 from hora.data import jpeg
 from hora.data.example import write_example
 from hora.data.folder import Folder, write_folder
@@ -20,6 +19,7 @@ from hora.data.source import Sample, Source, open_source
 from hora.data.tar import TarShards, write_tar
 from hora.data.tfrecord import TFRecordShards, shard_name, write_records, write_tfrecord
 from hora.errors import BadData, UsageError
+from hora.files import replacing, replacing_path
 
 PICTURE = jpeg.encode(np.zeros((8, 8, 3), np.uint8))
 
@@ -54,7 +54,7 @@ def test_a_name_that_is_not_unicode(tmp_path: Path) -> None:
 def test_a_class_without_images_is_named(tmp_path: Path) -> None:
     image(tmp_path / "cat" / "1.jpg")
     (tmp_path / "dog").mkdir()
-    with pytest.raises(BadData, match=r"1 of 2 class folders .* 'dog'"):
+    with pytest.raises(BadData, match=r"1 of 2, the first 'dog'"):
         Folder(tmp_path)
 
 

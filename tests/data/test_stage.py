@@ -17,7 +17,7 @@ import pytest
 from tests.launch.jobs import clean_environment, wait_until
 
 from hora.data import stage as stage_module
-from hora.data.once import turn
+from hora.data.once import folder_lock
 from hora.data.stage import NOTE, stage
 from hora.errors import BadData, EnvironmentUnfit, UsageError
 
@@ -194,7 +194,7 @@ def test_too_little_room_is_said_before_anything_is_copied(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(EnvironmentUnfit, match=r"takes at least 3\.0 KB, and .* has 100 B free"):
+    with pytest.raises(EnvironmentUnfit, match=r"takes at least 2\.93 KB, and .* has 100 B free"):
         stage(source, tmp_path / "local")
     assert list((tmp_path / "local").iterdir()) == []
 
@@ -260,7 +260,7 @@ def test_one_that_is_killed_leaves_nothing_that_looks_complete_and_the_next_take
 
 def test_a_wait_has_an_end(tmp_path: Path, source: Path) -> None:
     with (
-        turn(tmp_path / "local" / "images") as other,
+        folder_lock(tmp_path / "local" / "images") as other,
         pytest.raises(EnvironmentUnfit, match=rf"not ready after 0\.2 s: .*process {os.getpid()}: copying, 1 B of 2 B"),
     ):
         other.progress("copying", 1, 2)
@@ -288,6 +288,6 @@ def test_whoever_waited_does_not_read_the_source_again(
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(stage_module, "turn", lambda *_, **__: Turned())
+    monkeypatch.setattr(stage_module, "folder_lock", lambda *_, **__: Turned())
     staged = stage(source, tmp_path / "local")
     assert staged.how == "there" and staged.by_other and looked == []

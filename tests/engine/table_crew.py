@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 
 from hora.config.settings import Settings
-from hora.engine.request import Request, Segment
-from hora.engine.table import TableBackend, TableTicket
+from hora.engine.backend import Operation, OperationOutcome, UnderWay
+from hora.engine.request import Request, TensorSpec
+from hora.engine.table import TableBackend
 from hora.transport import shm
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
 
 DEADLINE_S = 30.0
-LOCK_AT, NEXT_STAMP_AT = 768, 1024  # struct header of native/core.h
-AT_ENTRIES, ENTRY_BYTES, ROUND_AT = 64, 72, 64  # there, there, and in struct entry
+LOCK_AT, NEXT_STAMP_AT = 256, 512  # struct header of native/core.h
+AT_ENTRIES, ENTRY_BYTES, ROUND_AT = 120, 128, 64  # there, there, and in struct entry
 
 
 class Crew:
@@ -57,7 +58,7 @@ class Rank:
     def __init__(self, backend: TableBackend, rank: int, size: int, memory: mmap.mmap) -> None:
         self.backend, self.rank, self.size, self.memory = backend, rank, size, memory
         self.everyone = tuple(range(size))
-        self._requests: dict[Any, Request] = {}
+        self.operations: dict[Any, Operation] = {}
 
     def submit(
         self,
@@ -67,23 +68,23 @@ class Rank:
         outputs: Sequence[np.ndarray[Any, Any]] | None = None,
         members: tuple[int, ...] | None = None,
         **more: Any,
-    ) -> TableTicket:
-        segments = tuple(Segment(DType[a.dtype.name.upper()], a.shape) for a in arrays)
+    ) -> UnderWay[OperationOutcome]:
+        segments = tuple(TensorSpec(DType[a.dtype.name.upper()], a.shape) for a in arrays)
         key = (kind, name, segments, members, tuple(more.items()))
-        if key not in self._requests:
-            self._requests[key] = Request(kind, name, segments, members or self.everyone, line="here:1", **more)
+        if key not in self.operations:
+            how = Reduction(more.pop("op", ReduceOp.SUM), more.pop("prescale", 1.0), more.pop("postscale", 1.0))
+            request = Request(kind, name, segments, members or self.everyone, how, line="here:1", **more)
+            self.operations[key] = self.backend.prepare(request)
         default = arrays if kind in (Kind.ALLREDUCE, Kind.BROADCAST) else []
-        return self.backend.submit(
-            self._requests[key], _buffers(arrays), _buffers(default if outputs is None else outputs)
-        )
+        return self.operations[key].start(_buffers(arrays), _buffers(default if outputs is None else outputs))
 
     def allreduce(
         self, array: np.ndarray[Any, Any], name: str, op: ReduceOp = ReduceOp.SUM, **more: Any
-    ) -> TableTicket:
+    ) -> UnderWay[OperationOutcome]:
         return self.submit(Kind.ALLREDUCE, name, [array], op=op, **more)
 
     def barrier(self, name: str = "barrier", members: tuple[int, ...] | None = None) -> None:
-        self.backend.wait(self.submit(Kind.BARRIER, name, [], members=members))
+        self.submit(Kind.BARRIER, name, [], members=members).wait()
 
     def hold_lock(self) -> None:
         """As if this rank had been stopped where it holds the table's lock, which is free now."""

@@ -15,17 +15,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tests.engine.simulate import buffer_of
 
 from hora.config.settings import Settings
 from hora.config.world import World
-from hora.engine import talk
+from hora.engine import message_backend
+from hora.engine.backend import OperationOutcome, UnderWay
 from hora.engine.meet import Meeting, disconnect, meet
-from hora.engine.request import Request, Segment
-from hora.engine.simulate import buffer_of
-from hora.engine.talk import TalkBackend
+from hora.engine.message_backend import MessageBackend
+from hora.engine.request import Request, TensorSpec
 from hora.errors import HoraError, HorovodInternalError, PeerLostError
 from hora.transport.arithmetic import adasum, reduce_parts
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Bye, Farewell
 
 Report = dict[str, Any]
@@ -36,7 +37,7 @@ def everyone(meeting: Meeting) -> tuple[int, ...]:
 
 
 def allreduce(
-    backend: TalkBackend,
+    backend: MessageBackend,
     name: str,
     array: np.ndarray[Any, Any],
     members: tuple[int, ...],
@@ -45,13 +46,17 @@ def allreduce(
     op: ReduceOp = ReduceOp.SUM,
     prescale: float = 1.0,
     postscale: float = 1.0,
-) -> talk.TalkTicket:
+) -> UnderWay[OperationOutcome]:
     buffer = buffer_of(array) if dtype is None else Buffer(array.ctypes.data, dtype, array.shape, array)
-    segment = Segment(buffer.dtype, buffer.shape)
+    segment = TensorSpec(buffer.dtype, buffer.shape)
     request = Request(
-        Kind.ALLREDUCE, f"allreduce.{name}", (segment,), members, op=op, prescale=prescale, postscale=postscale
+        Kind.ALLREDUCE,
+        f"allreduce.{name}",
+        (segment,),
+        members,
+        Reduction(op, prescale, postscale),
     )
-    return backend.submit(request, [buffer], [buffer])
+    return backend.prepare(request).start([buffer], [buffer])
 
 
 def sample(dtype: DType, rank: int, count: int) -> np.ndarray[Any, Any]:
@@ -65,7 +70,7 @@ def sample(dtype: DType, rank: int, count: int) -> np.ndarray[Any, Any]:
     return random.integers(-100 if dtype.numpy.startswith("int") else 0, 100, count).astype(dtype.numpy)
 
 
-def arithmetic(backend: TalkBackend, meeting: Meeting) -> Report:
+def arithmetic(backend: MessageBackend, meeting: Meeting) -> Report:
     """Every type and operation, small and large, against the arithmetic done here on everyone's data."""
     wrong = []
     tickets = []
@@ -81,7 +86,7 @@ def arithmetic(backend: TalkBackend, meeting: Meeting) -> Report:
     if meeting.rank % 2:
         time.sleep(0.01)
     for name, dtype, op, count, array, ticket in reversed(tickets):
-        backend.wait(ticket)
+        ticket.wait()
         parts = [sample(dtype, rank, count) for rank in everyone(meeting)]
         expected = reduce_parts(parts, dtype, op, 0.5, 3.0, meeting.size)
         if not np.array_equal(array.view("uint8"), expected.view("uint8")):
@@ -89,49 +94,55 @@ def arithmetic(backend: TalkBackend, meeting: Meeting) -> Report:
     return {"wrong": wrong, "checked": len(tickets)}
 
 
-def collectives(backend: TalkBackend, meeting: Meeting) -> Report:
+def collectives(backend: MessageBackend, meeting: Meeting) -> Report:
     """Allgather, broadcast, alltoall, reducescatter, groups, Adasum, barrier, a process set."""
     rank, size, members = meeting.rank, meeting.size, everyone(meeting)
     report: Report = {}
     for name, rows in (("even", 2), ("uneven", rank + 1), ("skewed", 5000 if rank == 1 else 0)):
         mine = np.full((rows, 3), rank, "int16")
-        request = Request(Kind.ALLGATHER, f"allgather.{name}", (Segment(DType.INT16, mine.shape),), members)
-        outcome = backend.wait(backend.submit(request, [buffer_of(mine)], []))
+        request = Request(Kind.ALLGATHER, f"allgather.{name}", (TensorSpec(DType.INT16, mine.shape),), members)
+        outcome = backend.prepare(request).start([buffer_of(mine)], []).wait()
         report[f"allgather {name}"] = np.frombuffer(outcome.memory[0], "int16").reshape(-1, 3)[:, 0].tolist()[:20]
         report[f"received {name}"] = outcome.received
     mine = np.arange(4, dtype="float64") * (rank + 1)
-    request = Request(Kind.BROADCAST, "broadcast.x", (Segment(DType.FLOAT64, (4,)),), members, root=1)
-    backend.wait(backend.submit(request, [buffer_of(mine)], [buffer_of(mine)]))
+    request = Request(Kind.BROADCAST, "broadcast.x", (TensorSpec(DType.FLOAT64, (4,)),), members, root=1)
+    backend.prepare(request).start([buffer_of(mine)], [buffer_of(mine)]).wait()
     report["broadcast"] = mine.tolist()
     splits = tuple(range(size))
     mine = np.arange(sum(splits), dtype="int32") + 100 * rank
-    request = Request(Kind.ALLTOALL, "alltoall.x", (Segment(DType.INT32, mine.shape),), members, splits=splits)
-    outcome = backend.wait(backend.submit(request, [buffer_of(mine)], []))
+    request = Request(Kind.ALLTOALL, "alltoall.x", (TensorSpec(DType.INT32, mine.shape),), members, splits=splits)
+    outcome = backend.prepare(request).start([buffer_of(mine)], []).wait()
     report["alltoall"] = np.frombuffer(outcome.memory[0], "int32").tolist()
     rows = 2 * size + 1
     mine = np.arange(rows * 2, dtype="float32").reshape(rows, 2)
     output = np.empty((3 if rank == 0 else 2, 2), "float32")
-    request = Request(Kind.REDUCESCATTER, "rs.x", (Segment(DType.FLOAT32, mine.shape),), members, op=ReduceOp.AVERAGE)
-    backend.wait(backend.submit(request, [buffer_of(mine)], [buffer_of(output)]))
+    request = Request(
+        Kind.REDUCESCATTER, "rs.x", (TensorSpec(DType.FLOAT32, mine.shape),), members, how=Reduction(ReduceOp.AVERAGE)
+    )
+    backend.prepare(request).start([buffer_of(mine)], [buffer_of(output)]).wait()
     report["reducescatter"] = output[:, 0].tolist()
     a, b = np.full(3, rank, "float32"), np.full(5000, rank, "float64")
     request = Request(
-        Kind.ALLREDUCE, "g", (Segment(DType.FLOAT32, (3,)), Segment(DType.FLOAT64, (5000,))), members, grouped=True
+        Kind.ALLREDUCE,
+        "g",
+        (TensorSpec(DType.FLOAT32, (3,)), TensorSpec(DType.FLOAT64, (5000,))),
+        members,
+        grouped=True,
     )
     buffers = [buffer_of(a), buffer_of(b)]
-    backend.wait(backend.submit(request, buffers, buffers))
+    backend.prepare(request).start(buffers, buffers).wait()
     report["group"] = [a[0].item(), b[-1].item()]
-    backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.x", (), members), [], []))
+    backend.prepare(Request(Kind.BARRIER, "barrier.x", (), members)).start([], []).wait()
     pair = (0, size - 1)
     if rank in pair:
         array = np.full(4, rank + 1.0)
-        backend.wait(allreduce(backend, "pair", array, pair, op=ReduceOp.ADASUM))
+        allreduce(backend, "pair", array, pair, op=ReduceOp.ADASUM).wait()
         expected = adasum([np.full(4, r + 1.0) for r in pair], DType.FLOAT64, 1.0, 1.0)
         report["adasum"] = bool(np.array_equal(array, expected))
     return report
 
 
-def errors(backend: TalkBackend, meeting: Meeting) -> Report:
+def errors(backend: MessageBackend, meeting: Meeting) -> Report:
     """A mismatch fails alike on all ranks and disturbs nothing else; Adasum refuses a size that is no power of two."""
     rank, members = meeting.rank, everyone(meeting)
     good = np.full(3, 1.0)
@@ -142,27 +153,27 @@ def errors(backend: TalkBackend, meeting: Meeting) -> Report:
         ("odd", np.zeros(3), ReduceOp.ADASUM if meeting.size == 3 else ReduceOp.SUM),
     ):
         try:
-            backend.wait(allreduce(backend, name, array, members, op=op))
+            allreduce(backend, name, array, members, op=op).wait()
         except HorovodInternalError as error:
             texts.append(f"{type(error).__name__}: {error}")
-    backend.wait(other)
+    other.wait()
     return {"texts": texts, "good": good.tolist()}
 
 
-def joins(backend: TalkBackend, meeting: Meeting) -> Report:
+def joins(backend: MessageBackend, meeting: Meeting) -> Report:
     """Rank r does r steps, then joins."""
     sums = []
     for step in range(meeting.rank):
         array = np.ones(2)
-        backend.wait(allreduce(backend, f"step{step}", array, everyone(meeting)))
+        allreduce(backend, f"step{step}", array, everyone(meeting)).wait()
         sums.append(array[0].item())
     last = backend.join(average_active=False)
     again = np.ones(2)
-    backend.wait(allreduce(backend, "after", again, everyone(meeting)))
+    allreduce(backend, "after", again, everyone(meeting)).wait()
     return {"sums": sums, "last": last, "after": again[0].item()}
 
 
-def death(backend: TalkBackend, meeting: Meeting) -> Report:
+def death(backend: MessageBackend, meeting: Meeting) -> Report:
     """The last rank is killed in the middle of things; the others are told which, and exit as usual."""
     threading.Thread(target=lambda: _die(meeting, backend), daemon=True).start()
     began = time.monotonic()
@@ -170,20 +181,20 @@ def death(backend: TalkBackend, meeting: Meeting) -> Report:
         while True:
             array = np.ones(500_000)
             name = "big"
-            backend.wait(allreduce(backend, name, array, everyone(meeting)))
+            allreduce(backend, name, array, everyone(meeting)).wait()
             began = time.monotonic()
     except PeerLostError as error:
         took_s = time.monotonic() - began
         return {"text": str(error), "rank": error.rank, "pid": error.pid, "status": error.status, "took_s": took_s}
 
 
-def _die(meeting: Meeting, backend: TalkBackend) -> None:
+def _die(meeting: Meeting, backend: MessageBackend) -> None:
     if meeting.rank == meeting.size - 1:
         time.sleep(random.uniform(0.0, 0.4))  # from before anyone has connected to the midst of things
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def looking(backend: TalkBackend, meeting: Meeting) -> Report:
+def looking(backend: MessageBackend, meeting: Meeting) -> Report:
     """Rank 0 waits for what rank 1 does not submit, sees that, looks at rank 1's stack, and fails the wait."""
     if meeting.rank == 0:
         ticket = allreduce(backend, "lonely", np.ones(2), (0, 1))
@@ -196,26 +207,26 @@ def looking(backend: TalkBackend, meeting: Meeting) -> Report:
         stack = backend.python_stack(1, 5.0)
         backend.fail(pending, "stall", "too slow")
         text = _wait_quietly(backend, ticket)
-        backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
+        backend.prepare(Request(Kind.BARRIER, "barrier.end", (), (0, 1))).start([], []).wait()
         return {
             "missing": pending.missing,
             "name": pending.name,
             "in stack": "talk_bodies" in stack and "_wait_quietly" not in stack,
             "text": text,
         }
-    backend.wait(backend.submit(Request(Kind.BARRIER, "barrier.end", (), (0, 1)), [], []))
+    backend.prepare(Request(Kind.BARRIER, "barrier.end", (), (0, 1))).start([], []).wait()
     return {}
 
 
-def _wait_quietly(backend: TalkBackend, ticket: talk.TalkTicket) -> str:
+def _wait_quietly(backend: MessageBackend, ticket: UnderWay[OperationOutcome]) -> str:
     try:
-        backend.wait(ticket)
+        ticket.wait()
     except HoraError as error:
         return f"{type(error).__name__}: {error}"
     return "done"
 
 
-def given_up(backend: TalkBackend, meeting: Meeting) -> Report:
+def given_up(backend: MessageBackend, meeting: Meeting) -> Report:
     """Rank 1 is stopped, given up and continued: both hear of it, and neither waits for the other."""
     if meeting.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -236,7 +247,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _try_quietly(backend: TalkBackend, name: str) -> str:
+def _try_quietly(backend: MessageBackend, name: str) -> str:
     """Submitting may fail as well as waiting."""
     try:
         return _wait_quietly(backend, allreduce(backend, name, np.ones(2), (0, 1)))
@@ -244,14 +255,14 @@ def _try_quietly(backend: TalkBackend, name: str) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def early_leave(backend: TalkBackend, meeting: Meeting) -> Report:
+def early_leave(backend: MessageBackend, meeting: Meeting) -> Report:
     """Rank 1 shuts down while the others still want it."""
     if meeting.rank == 1:
         return {}
     return {"text": _wait_quietly(backend, allreduce(backend, "late", np.ones(2), everyone(meeting)))}
 
 
-def steps(backend: TalkBackend, meeting: Meeting) -> Report:
+def steps(backend: MessageBackend, meeting: Meeting) -> Report:
     """Many small named operations, for the cache; and how fast."""
     began = time.monotonic()
     wrong = 0
@@ -259,12 +270,12 @@ def steps(backend: TalkBackend, meeting: Meeting) -> Report:
         arrays = [np.full(10, float(meeting.rank)) for _ in range(5)]
         tickets = [allreduce(backend, f"g{i}", array, everyone(meeting)) for i, array in enumerate(arrays)]
         for ticket, array in zip(tickets, arrays, strict=True):
-            backend.wait(ticket)
+            ticket.wait()
             wrong += array[0] != sum(everyone(meeting))
     return {"wrong": int(wrong), "us_per_op": (time.monotonic() - began) * 1e6 / 1000}
 
 
-BODIES: dict[str, Callable[[TalkBackend, Meeting], Report]] = {
+BODIES: dict[str, Callable[[MessageBackend, Meeting], Report]] = {
     body.__name__: body
     for body in (arithmetic, collectives, errors, joins, death, looking, given_up, early_leave, steps)
 }
@@ -299,7 +310,7 @@ def main() -> None:
             "transport": meeting.transport,
         }
         if body in BODIES:
-            backend = talk.start(meeting)
+            backend = message_backend.start(meeting)
             report |= BODIES[body](backend, meeting)
             backend.leave()
             backend.close()

@@ -10,14 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hora.engine.agree import JOIN, Agreement, Decision, Failed, Joined, Ready, Suspicious, received_bytes
-from hora.engine.request import Request, Segment
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.engine.agree import (
+    JOIN,
+    Agreement,
+    AllJoined,
+    Decision,
+    OperationFailed,
+    OperationReady,
+    OperationSuspicious,
+    received_bytes,
+)
+from hora.engine.request import Request, TensorSpec
+from hora.types import DType, Kind, ReduceOp, Reduction
 
 
 def make(name: str = "x", members: tuple[int, ...] = (0, 1, 2), count: int = 4, **fields: Any) -> Request:
     fields.setdefault("kind", Kind.ALLREDUCE)
-    fields.setdefault("segments", (Segment(DType.FLOAT32, (count,)),))
+    fields.setdefault("segments", (TensorSpec(DType.FLOAT32, (count,)),))
     return Request(name=name, members=members, **fields)
 
 
@@ -25,15 +34,15 @@ def arrive_all(agreement: Agreement, request: Request | int, ranks: tuple[int, .
     return [decision for rank in ranks for decision in agreement.arrive(rank, request, 0.0)]
 
 
-def one_ready(decisions: list[Decision]) -> Ready:
+def one_ready(decisions: list[Decision]) -> OperationReady:
     (decision,) = decisions
-    assert isinstance(decision, Ready)
+    assert isinstance(decision, OperationReady)
     return decision
 
 
-def one_failure(decisions: list[Decision]) -> Failed:
+def one_failure(decisions: list[Decision]) -> OperationFailed:
     (decision,) = decisions
-    assert isinstance(decision, Failed)
+    assert isinstance(decision, OperationFailed)
     return decision
 
 
@@ -82,7 +91,7 @@ def test_a_mismatch_fails_on_all_and_only_that_operation() -> None:
 
 def test_a_number_stands_for_what_its_rank_said_before() -> None:
     agreement = Agreement(3)
-    rows = [make(kind=Kind.ALLGATHER, segments=(Segment(DType.INT8, (rank, 2)),)) for rank in range(3)]
+    rows = [make(kind=Kind.ALLGATHER, segments=(TensorSpec(DType.INT8, (rank, 2)),)) for rank in range(3)]
     first = [d for rank in range(3) for d in agreement.arrive(rank, rows[rank], 0.0)]
     again = one_ready(arrive_all(agreement, one_ready(first).id))
     assert again.known and received_bytes(again.requests, again.members, 0) == ((0, 2, 4),)
@@ -162,8 +171,8 @@ def test_unnamed_operations_of_different_lines_are_warned_about_once() -> None:
         for rank in range(2):
             request = make(f"noname.{i}", (0, 1), named=False, line=f"a.py:{rank}")
             decisions = agreement.arrive(rank, request, 0.0)
-        warnings += sum(isinstance(decision, Suspicious) for decision in decisions)
-        assert isinstance(decisions[-1], Ready)
+        warnings += sum(isinstance(decision, OperationSuspicious) for decision in decisions)
+        assert isinstance(decisions[-1], OperationReady)
     assert warnings == 1
 
 
@@ -179,8 +188,8 @@ def test_they_are_an_error_in_strict_mode() -> None:
 
 def test_who_has_joined_is_not_waited_for_and_the_average_is_over_all() -> None:
     agreement = Agreement(3)
-    agreement.arrive(0, make(op=ReduceOp.AVERAGE), 0.0)
-    agreement.arrive(1, make(op=ReduceOp.AVERAGE), 0.0)
+    agreement.arrive(0, make(how=Reduction(ReduceOp.AVERAGE)), 0.0)
+    agreement.arrive(1, make(how=Reduction(ReduceOp.AVERAGE)), 0.0)
     ready = one_ready(agreement.join(2, False))
     assert ready.contributors == (0, 1) and ready.divisor == 3
 
@@ -188,7 +197,7 @@ def test_who_has_joined_is_not_waited_for_and_the_average_is_over_all() -> None:
 def test_the_average_may_be_over_the_active() -> None:
     agreement = Agreement(3)
     agreement.join(2, True)
-    assert one_ready(arrive_all(agreement, make(op=ReduceOp.AVERAGE), (0, 1))).divisor == 2
+    assert one_ready(arrive_all(agreement, make(how=Reduction(ReduceOp.AVERAGE)), (0, 1))).divisor == 2
 
 
 def test_data_brought_before_joining_counts() -> None:
@@ -201,7 +210,7 @@ def test_data_brought_before_joining_counts() -> None:
 def test_join_ends_when_all_have_joined_and_names_the_last() -> None:
     agreement = Agreement(3)
     assert agreement.join(2, False) == [] and agreement.join(0, False) == []
-    assert agreement.join(1, False) == [Joined(1)]
+    assert agreement.join(1, False) == [AllJoined(1)]
     assert arrive_all(agreement, make(), (0, 1)) == []  # everyone is needed again
 
 
@@ -209,7 +218,7 @@ def test_join_ends_when_all_have_joined_and_names_the_last() -> None:
 def test_what_needs_everyones_data_fails_once_somebody_has_joined(kind: Kind) -> None:
     agreement = Agreement(3)
     agreement.join(1, False)
-    request = make(kind=kind, root=0, segments=(Segment(DType.FLOAT32, (3,)),))
+    request = make(kind=kind, root=0, segments=(TensorSpec(DType.FLOAT32, (3,)),))
     failed = one_failure(arrive_all(agreement, request, (0, 2)))
     assert failed.kind == "joined" and failed.ranks == (0, 2) and "rank 1 has joined" in failed.text
 
@@ -232,7 +241,7 @@ def test_adasum_is_refused_once_a_rank_has_joined(joined: tuple[int, ...]) -> No
     """Also where those who are left are a power of two: it would be another result."""
     agreement = Agreement(4)
     everyone = (0, 1, 2, 3)
-    number = one_ready(arrive_all(agreement, make(members=everyone, op=ReduceOp.ADASUM), everyone)).id
+    number = one_ready(arrive_all(agreement, make(members=everyone, how=Reduction(ReduceOp.ADASUM)), everyone)).id
     for rank in joined:
         agreement.join(rank, False)
     left = tuple(rank for rank in everyone if rank not in joined)
@@ -320,11 +329,11 @@ def test_in_any_order_each_round_ends_in_one_decision_with_everyones_own_request
             except KeyError:
                 decisions = agreement.arrive(rank, request, 0.0)
             for decision in decisions:
-                assert isinstance(decision, Ready | Failed)
+                assert isinstance(decision, OperationReady | OperationFailed)
                 assert decided.setdefault(decision.key[0], decision) is decision
         for name, decision in decided.items():
             said_by_rank = {rank: wishes[rank, name] for rank in everyone}
-            if isinstance(decision, Ready):
+            if isinstance(decision, OperationReady):
                 assert decision.requests == said_by_rank
                 assert len({r.segments for r in said_by_rank.values()}) == 1
                 for rank in everyone:
@@ -337,7 +346,7 @@ def test_in_any_order_each_round_ends_in_one_decision_with_everyones_own_request
 
 
 def test_a_segment_knows_its_size() -> None:
-    assert Segment(DType.FLOAT64, (3, 5)).nbytes == 120 and Segment(DType.BOOL, (0, 5)).nbytes == 0
+    assert TensorSpec(DType.FLOAT64, (3, 5)).nbytes == 120 and TensorSpec(DType.BOOL, (0, 5)).nbytes == 0
 
 
 def test_who_is_no_member_cannot_submit_what_members_have() -> None:

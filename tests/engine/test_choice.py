@@ -1,9 +1,9 @@
-"""Which transport a generation gets."""
+"""Which transport a generation gets, and where its workers are reached."""
 
 from __future__ import annotations
 
 from hora.config.settings import Settings
-from hora.engine.choice import choose
+from hora.engine.choice import choose, reachable
 from hora.wire.messages import Hello
 
 
@@ -16,7 +16,9 @@ def hosts_of(*hosts: str, settings: Settings = Settings(), core: bool = True) ->
 def test_the_transport_follows_from_where_the_workers_are() -> None:
     assert hosts_of("a", "a") == "shm" and hosts_of("a", "b") == hosts_of("a", "a", "b") == "shm+tcp"
     assert hosts_of("a", "a", "b", core=False) == "gloo"
-    assert hosts_of(*["a"] * 128, *["b"] * 128) == "shm+tcp" and hosts_of(*["a"] * 129, *["b"] * 128) == "shm+gloo"
+    assert hosts_of(*["a"] * 512, *["b"] * 512) == "shm+tcp"
+    assert hosts_of(*map(str, range(1024))) == "shm+tcp" and hosts_of(*map(str, range(1025))) == "gloo"
+    assert hosts_of(*[str(h % 33) for h in range(16385)]) == "shm+gloo"
     by_gloo = Settings(transport="shm+gloo")
     assert hosts_of("a", "a", "b", settings=by_gloo) == "shm+gloo" and hosts_of("a", "b", settings=by_gloo) == "gloo"
     assert hosts_of("a", "a", settings=by_gloo) == "shm"
@@ -24,8 +26,13 @@ def test_the_transport_follows_from_where_the_workers_are() -> None:
     assert hosts_of("a", "a", "b", settings=Settings(hierarchical=False)) == "gloo"
     assert hosts_of("a", "a", "b", settings=Settings(transport="gloo")) == "gloo"
     assert hosts_of("a", "a", settings=Settings(transport="gloo")) == "gloo"
-    assert hosts_of(*["a"] * 256) == "shm" and hosts_of(*["a"] * 257) == "gloo"
-    assert hosts_of(*["a"] * 257, "b") == "gloo"
+    assert hosts_of(*["a"] * 512) == "shm" and hosts_of(*["a"] * 513) == "gloo"
+    assert hosts_of(*["a"] * 513, "b") == "gloo"
     mpi = Settings(transport="mpi")
     assert hosts_of("a", "a", "b", settings=mpi) == "shm+mpi" and hosts_of("a", "b", settings=mpi) == "mpi"
     assert hosts_of("a", "a", settings=mpi) == "mpi"
+
+
+def test_the_hubs_own_host_is_where_others_reach_it() -> None:
+    ends = {0: ("", ""), 1: ("10.0.0.2", "10.0.0.1"), 2: ("127.0.0.1", "127.0.0.1")}
+    assert reachable(ends) == {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.1"}

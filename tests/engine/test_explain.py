@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, suspicious_lines
-from hora.engine.request import Request, Segment
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.engine.request import Request, TensorSpec
+from hora.types import DType, Kind, ReduceOp, Reduction
 
-BASE = Request(Kind.ALLREDUCE, "allreduce.x", (Segment(DType.FLOAT32, (3, 2)),), (0, 1, 2), line="train.py:1")
+BASE = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (3, 2)),), (0, 1, 2), line="train.py:1")
 
 
 def changed(**fields: Any) -> Request:
@@ -21,13 +21,16 @@ def changed(**fields: Any) -> Request:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"segments": (Segment(DType.INT32, (3, 2)),)}, ("Mismatched data types", "float32", "int32")),
+        ({"segments": (TensorSpec(DType.INT32, (3, 2)),)}, ("Mismatched data types", "float32", "int32")),
         ({"kind": Kind.BROADCAST}, ("Mismatched operations", "allreduce", "broadcast")),
         ({"grouped": True}, ("Mismatched operations", "allreduce", "grouped allreduce of 1")),
         ({"segments": BASE.segments * 2}, ("Mismatched group sizes", "1 tensor", "2 tensors")),
-        ({"segments": (Segment(DType.FLOAT32, (3, 3)),)}, ("Mismatched shapes", "(3, 2)", "(3, 3)")),
-        ({"prescale": 1.0000001}, ("Mismatched scale factors", "prescale 1.0,", "prescale 1.0000001,")),
-        ({"op": ReduceOp.MIN}, ("Mismatched reduce operations", "Sum", "Min")),
+        ({"segments": (TensorSpec(DType.FLOAT32, (3, 3)),)}, ("Mismatched shapes", "(3, 2)", "(3, 3)")),
+        (
+            {"how": Reduction(ReduceOp.SUM, 1.0000001)},
+            ("Mismatched scale factors", "prescale 1.0,", "prescale 1.0000001,"),
+        ),
+        ({"how": Reduction(ReduceOp.MIN)}, ("Mismatched reduce operations", "Sum", "Min")),
         ({"root": 1}, ("Mismatched root ranks", "root -1", "root 1")),
         ({"device": "cuda"}, ("Mismatched devices", "cpu", "cuda")),
     ],
@@ -39,10 +42,10 @@ def test_each_difference_is_named_with_ranks_values_and_lines(other: dict[str, A
 
 
 def test_the_first_check_in_horovods_order_wins() -> None:
-    other = changed(segments=(Segment(DType.INT32, (9,)),), op=ReduceOp.MAX, root=1, device="cuda")
+    other = changed(segments=(TensorSpec(DType.INT32, (9,)),), how=Reduction(ReduceOp.MAX), root=1, device="cuda")
     text = explain_mismatch({0: BASE, 1: other})
     assert text is not None and text.startswith("Mismatched data types")
-    text = explain_mismatch({0: BASE, 1: changed(op=ReduceOp.MAX, root=1)})
+    text = explain_mismatch({0: BASE, 1: changed(how=Reduction(ReduceOp.MAX), root=1)})
     assert text is not None and text.startswith("Mismatched reduce operations")
 
 
@@ -54,7 +57,7 @@ def test_what_agrees_is_not_explained_and_lines_may_differ() -> None:
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL])
 def test_rows_may_differ_where_they_are_gathered_but_nothing_else(kind: Kind) -> None:
     def rows(*shape: int) -> Request:
-        return msgspec.structs.replace(BASE, kind=kind, segments=(Segment(DType.FLOAT32, shape),))
+        return msgspec.structs.replace(BASE, kind=kind, segments=(TensorSpec(DType.FLOAT32, shape),))
 
     assert explain_mismatch({0: rows(3, 2), 1: rows(6, 2)}) is None
     text = explain_mismatch({0: rows(3, 2), 1: rows(3, 4)})
@@ -65,15 +68,15 @@ def test_rows_may_differ_where_they_are_gathered_but_nothing_else(kind: Kind) ->
 @pytest.mark.parametrize(
     ("fields", "contributors", "words"),
     [
-        ({"kind": Kind.ALLGATHER, "segments": (Segment(DType.INT8, ()),)}, 3, "at least one dimension"),
-        ({"kind": Kind.REDUCESCATTER, "segments": (Segment(DType.INT8, ()),)}, 3, "at least one dimension"),
-        ({"kind": Kind.REDUCESCATTER, "op": ReduceOp.MAX}, 3, "sum or average"),
-        ({"op": ReduceOp.ADASUM}, 3, "power of two"),
-        ({"op": ReduceOp.ADASUM, "segments": (Segment(DType.INT8, (2,)),)}, 4, "floating point"),
+        ({"kind": Kind.ALLGATHER, "segments": (TensorSpec(DType.INT8, ()),)}, 3, "at least one dimension"),
+        ({"kind": Kind.REDUCESCATTER, "segments": (TensorSpec(DType.INT8, ()),)}, 3, "at least one dimension"),
+        ({"kind": Kind.REDUCESCATTER, "how": Reduction(ReduceOp.MAX)}, 3, "sum or average"),
+        ({"how": Reduction(ReduceOp.ADASUM)}, 3, "power of two"),
+        ({"how": Reduction(ReduceOp.ADASUM), "segments": (TensorSpec(DType.INT8, (2,)),)}, 4, "floating point"),
         ({"kind": Kind.ALLTOALL, "splits": (1, 1)}, 3, "splits"),
         ({"kind": Kind.ALLTOALL, "splits": (1, 1, 5)}, 3, "splits"),
         ({"kind": Kind.ALLTOALL, "splits": (1, -1, 1)}, 3, "splits"),
-        ({"kind": Kind.ALLTOALL, "segments": (Segment(DType.INT8, (4,)),)}, 3, "splits"),
+        ({"kind": Kind.ALLTOALL, "segments": (TensorSpec(DType.INT8, (4,)),)}, 3, "splits"),
     ],
 )
 def test_what_cannot_be_done_is_refused(fields: dict[str, Any], contributors: int, words: str) -> None:
@@ -82,7 +85,8 @@ def test_what_cannot_be_done_is_refused(fields: dict[str, Any], contributors: in
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"op": ReduceOp.ADASUM}, {"kind": Kind.ALLTOALL}, {"kind": Kind.ALLTOALL, "splits": (1, 0, 1)}]
+    "fields",
+    [{}, {"how": Reduction(ReduceOp.ADASUM)}, {"kind": Kind.ALLTOALL}, {"kind": Kind.ALLTOALL, "splits": (1, 0, 1)}],
 )
 def test_what_can_be_done_is_not_refused(fields: dict[str, Any]) -> None:
     assert explain_unfit({0: changed(**fields)}, 4) is None

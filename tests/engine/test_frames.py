@@ -47,10 +47,10 @@ def test_an_exception_from_inside_keeps_them() -> None:
 
 def test_causes_are_shortened_too() -> None:
     def mine() -> None:
-        from hora.workloads.options import Options
+        from hora.workloads.options import WorkloadOptions
 
         try:
-            Options.of({"batch": 0})
+            WorkloadOptions.of({"batch": 0})
         except UsageError as error:
             raise RuntimeError("mine") from error
 

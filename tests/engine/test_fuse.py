@@ -8,21 +8,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hora.engine.agree import Ready
+from hora.engine.agree import OperationReady
 from hora.engine.fuse import plan
-from hora.engine.request import Request, Segment
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.engine.request import Request, TensorSpec
+from hora.types import DType, Kind, ReduceOp, Reduction
 
 
-def ready(name: str, count: int = 10, dtype: DType = DType.FLOAT32, **fields: Any) -> Ready:
+def ready(name: str, count: int = 10, dtype: DType = DType.FLOAT32, **fields: Any) -> OperationReady:
     contributors, divisor = fields.pop("contributors", (0, 1)), fields.pop("divisor", 2)
-    fields.setdefault("segments", (Segment(dtype, (count,)),))
+    fields.setdefault("segments", (TensorSpec(dtype, (count,)),))
     fields.setdefault("kind", Kind.ALLREDUCE)
     request = Request(name=name, members=(0, 1), **fields)
-    return Ready((name, (0, 1)), 0, False, dict.fromkeys(contributors, request), contributors, divisor)
+    return OperationReady((name, (0, 1)), 0, False, dict.fromkeys(contributors, request), contributors, divisor)
 
 
-def names(batches: list[list[Ready]]) -> list[str]:
+def names(batches: list[list[OperationReady]]) -> list[str]:
     return ["".join(operation.key[0] for operation in batch) for batch in batches]
 
 
@@ -46,9 +46,9 @@ def test_looks_ahead_past_what_does_not_match() -> None:
 
 def test_whatever_differs_keeps_operations_apart() -> None:
     others: list[dict[str, Any]] = [
-        {"op": ReduceOp.MIN},
-        {"prescale": 0.5},
-        {"postscale": 0.5},
+        {"how": Reduction(ReduceOp.MIN)},
+        {"how": Reduction(ReduceOp.SUM, 0.5)},
+        {"how": Reduction(ReduceOp.SUM, 1.0, 0.5)},
         {"device": "cuda"},
         {"contributors": (0,)},
         {"divisor": 1},
@@ -64,14 +64,14 @@ def test_only_allreduces_fuse() -> None:
 
 
 def test_groups_stay_whole_and_may_be_kept_alone() -> None:
-    group = ready("g", segments=(Segment(DType.FLOAT32, (10,)), Segment(DType.FLOAT32, (5,))), grouped=True)
+    group = ready("g", segments=(TensorSpec(DType.FLOAT32, (10,)), TensorSpec(DType.FLOAT32, (5,))), grouped=True)
     assert names(plan([ready("a"), group, ready("b")], 10_000)) == ["agb"]
     assert names(plan([ready("a"), group, ready("b")], 90)) == ["ab", "g"]
     assert names(plan([ready("a"), group, ready("b")], 10_000, disable_group_fusion=True)) == ["ab", "g"]
 
 
 def test_a_group_of_mixed_types_travels_alone() -> None:
-    group = ready("g", segments=(Segment(DType.FLOAT32, (10,)), Segment(DType.FLOAT16, (5,))), grouped=True)
+    group = ready("g", segments=(TensorSpec(DType.FLOAT32, (10,)), TensorSpec(DType.FLOAT16, (5,))), grouped=True)
     assert names(plan([ready("a"), group, group], 10_000)) == ["a", "g", "g"]
 
 
@@ -84,7 +84,7 @@ def test_every_operation_is_in_one_batch_and_batches_are_bounded(
     wishes: list[tuple[int, DType, bool]], fusion_bytes: int, _random: random.Random
 ) -> None:
     operations = [
-        ready(str(i), count, dtype, op=ReduceOp.MIN if low else ReduceOp.SUM)
+        ready(str(i), count, dtype, how=Reduction(ReduceOp.MIN if low else ReduceOp.SUM))
         for i, (count, dtype, low) in enumerate(wishes)
     ]
     batches = plan(operations, fusion_bytes)
@@ -94,6 +94,6 @@ def test_every_operation_is_in_one_batch_and_batches_are_bounded(
     for batch in batches:
         numbers = [int(operation.key[0]) for operation in batch]
         assert numbers == sorted(numbers)
-        assert len({(o.request.segments[0].dtype, o.request.op) for o in batch}) == 1
+        assert len({(o.request.segments[0].dtype, o.request.how) for o in batch}) == 1
         assert len(batch) == 1 or sum(o.request.segments[0].nbytes for o in batch) <= fusion_bytes
     assert names(plan(operations, fusion_bytes)) == names(batches)

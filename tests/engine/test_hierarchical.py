@@ -21,6 +21,7 @@ import pytest
 from tests.engine.talk_bodies import sample
 from tests.multi.hosts import Hosts
 from tests.prompt import PROMPT_S
+from tests.transport.fake import Exchange, FakeMover
 
 from hora.config.settings import Settings
 from hora.engine import hierarchical
@@ -28,8 +29,8 @@ from hora.engine.hierarchical import HierarchicalMover, stages
 from hora.errors import HoraError
 from hora.transport import shm
 from hora.transport.arithmetic import adasum, reduce_parts
-from hora.transport.base import Buffer, DType, Mover, ReduceOp
-from hora.transport.fake import Exchange, FakeMover
+from hora.transport.base import Mover
+from hora.types import Buffer, DType, ReduceOp
 from hora.wire.messages import Peer
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason=shm.why_not())
@@ -58,13 +59,13 @@ class Store:
 class World:
     """A mover a rank, each in a thread while ``each`` runs."""
 
-    def __init__(self, hosts: str, patience_s: float = 10.0) -> None:
+    def __init__(self, hosts: str, longest_wait_s: float = 10.0) -> None:
         self.size, self.exchange = len(hosts), Exchange()
         peers = [Peer(rank, rank, os.getpid(), host) for rank, host in enumerate(hosts)]
         store, settings = Store(), Settings(arena_bytes=64 << 20)
 
         def make(rank: int) -> Mover:
-            return HierarchicalMover(1, rank, peers, store, settings, FakeMover(self.exchange, rank, patience_s))
+            return HierarchicalMover(1, rank, peers, store, settings, FakeMover(self.exchange, rank, longest_wait_s))
 
         self.movers = [make(rank) for rank in range(self.size)]
 
@@ -323,7 +324,7 @@ def test_a_half_average_does_not_overflow_on_the_way() -> None:
 @pytest.mark.parametrize("missing", [1, 2, 3])
 def test_abort_ends_what_waits(count: int, missing: int) -> None:
     """One rank does not come: the rest hang in shared memory or in the network until they are told."""
-    world = World("aabb", patience_s=3.0)
+    world = World("aabb", longest_wait_s=3.0)
     others = tuple(r for r in range(4) if r != missing)
     began = threading.Barrier(len(others) + 1)
 
@@ -358,8 +359,9 @@ import json, os, sys, time
 import numpy as np
 os.environ["HORA_TRANSPORT"] = "shm+gloo"
 from hora.engine import session
+from hora.engine.request import OperationSpec, forms
 from hora.errors import HoraError
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.types import Buffer, DType, Kind
 session.init()
 engine = session.engine()
 assert engine.transport == "shm+gloo", engine.transport
@@ -367,7 +369,7 @@ count = int(sys.argv[1])
 def once():
     array = np.ones(count, "float32")
     buffer = Buffer(array.ctypes.data, DType.FLOAT32, array.shape, array)
-    engine.wait(engine.submit(Kind.ALLREDUCE, "t", [buffer], [buffer], op=ReduceOp.SUM))
+    engine.prepare(OperationSpec(Kind.ALLREDUCE, "t", forms([buffer]))).start([buffer], [buffer]).wait()
     assert (array == session.size()).all()
 for _ in range(3):
     once()

@@ -18,17 +18,17 @@ import pytest
 from tests.prompt import PROMPT_S
 
 from hora.config.settings import Settings
-from hora.engine import hub as hub_module
-from hora.engine.circle import Circle
+from hora.engine import choice
+from hora.engine.coordinator import Coordinator
 from hora.engine.hub import Hub
-from hora.engine.line import Greeting, Line
-from hora.engine.request import Request, Segment
+from hora.engine.hub_connection import Greeting, HubConnection
+from hora.engine.request import Request, TensorSpec
 from hora.engine.snapshot import unpack
 from hora.errors import EnvironmentUnfit
 from hora.transport import shm
-from hora.transport.base import DType, Kind
-from hora.wire.door import listen_tcp
+from hora.types import DType, Kind
 from hora.wire.frame import MAX_FRAME_BYTES, SECRET_BYTES, Channel, WireTimeout
+from hora.wire.listen import listen_tcp
 from hora.wire.messages import (
     AnyMessage,
     Bye,
@@ -36,9 +36,9 @@ from hora.wire.messages import (
     Farewell,
     GivenUp,
     Hello,
+    HubDecisions,
     Join,
     Left,
-    Plan,
     Refused,
     SnapshotAsk,
     SnapshotReply,
@@ -68,7 +68,7 @@ class Worker:
         if channel is None:
             assert sock is not None
             channel = Channel(sock, take_secret(sock), "worker")
-        self.line = Line(channel)
+        self.line = HubConnection(channel)
 
     def greet(self, generation: int = 0, members: tuple[int, ...] = (0, 1), size: int = 2, **more: Any) -> Greeting:
         more.setdefault("settings", GLOO)
@@ -255,7 +255,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
     hub: Hub, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = FakeSegment()
-    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (segment, ""))
+    monkeypatch.setattr(choice, "make_segment", lambda *_: (segment, ""))
     shared = Settings(transport="auto")
     greetings = together(*(lambda w=worker: w.greet(settings=shared) for worker in workers))
     descriptors = [greeting.descriptor for greeting in greetings]
@@ -277,7 +277,7 @@ def test_shared_memory_is_handed_out_and_marked_on_a_death(
 def test_without_shared_memory_gloo_is_used_unless_shm_was_asked_for(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "make_segment", lambda *_: (None, "no core"))
+    monkeypatch.setattr(choice, "make_segment", lambda *_: (None, "no core"))
     shm = Settings(transport="shm")
     refused = together(*(lambda w=worker: w.greet(0, settings=shm) for worker in workers))
     assert all(g.message.kind == "unfit" and "no core" in g.message.text for g in refused)
@@ -351,15 +351,6 @@ def _receive(sock: socket.socket) -> bytes:
         return sock.recv(4096)
     except ConnectionResetError:
         return b""
-
-
-def test_the_hubs_own_host_is_where_others_reach_it(hub: Hub) -> None:
-    guests = {0: ("", ""), 1: ("10.0.0.2", "10.0.0.1"), 2: ("127.0.0.1", "127.0.0.1")}
-    for rank, (theirs, ours) in guests.items():
-        hub._guests[rank] = type("Guest", (), {"theirs": theirs, "ours": ours, "lost_at": 0.0, "pidfd": -1})()
-    hellos = [Hello(0, rank, 3, 1, "x", (0, 1, 2), GLOO) for rank in guests]
-    assert hub._addresses(hellos) == {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.1"}
-    hub._guests.clear()
 
 
 # ---- guests that behave badly ----
@@ -523,7 +514,7 @@ def test_an_error_in_a_generation_ends_it_and_not_the_hub(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as planted:
-        planted.setattr(Circle, part, fail)
+        planted.setattr(Coordinator, part, fail)
         workers[0].line.send(SnapshotAsk(0, 1))
         for worker in workers:
             worker.expect(Refused)
@@ -552,7 +543,7 @@ def test_256_workers_of_which_one_is_late_with_300_operations() -> None:
             return decode(channels[rank].receive(timeout_s=30))
 
         assert all(isinstance(hear(rank), Welcome) for rank in everyone)
-        segment = Segment(DType.FLOAT32, (2048, 512, 1, 1))
+        segment = TensorSpec(DType.FLOAT32, (2048, 512, 1, 1))
         names = [f"allreduce.gradients.0.layer4.{i}.conv3.weight" for i in range(300)]
         requests = [Request(Kind.ALLREDUCE, name, (segment,), everyone, line="train.py:123") for name in names]
         step = encode(Submit(0, tuple(request.encode() for request in requests)))
@@ -575,7 +566,7 @@ def test_256_workers_of_which_one_is_late_with_300_operations() -> None:
         channels[-1].send(step, timeout_s=30)
         for rank in everyone:
             plan = hear(rank)
-            assert isinstance(plan, Plan) and sum(len(batch.ops) for batch in plan.batches) == 300
+            assert isinstance(plan, HubDecisions) and sum(len(batch.ops) for batch in plan.batches) == 300
     finally:
         for channel in channels:
             channel.close()

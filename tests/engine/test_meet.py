@@ -17,8 +17,8 @@ from hora.config.env import Secret
 from hora.config.settings import Settings
 from hora.config.world import World
 from hora.engine.hub import Hub
+from hora.engine.hub_address import HubAddress, address_file
 from hora.engine.meet import disconnect, meet, socket_path
-from hora.engine.noticeboard import Notice, board
 from hora.errors import EnvironmentUnfit, UsageError
 
 
@@ -86,7 +86,7 @@ def test_on_several_hosts_they_meet_through_a_file_that_does_not_stay(job: str, 
 
 def test_a_file_of_an_earlier_job_is_replaced(job: str, tmp_path: Path) -> None:
     world = World(size=4, job_key=job, rendezvous_dir=str(tmp_path))
-    Notice("a", ("127.0.0.1:9",), bytes(32)).put_up(board(world, (0, 1, 2, 3)))
+    HubAddress("a", ("127.0.0.1:9",), bytes(32)).put_up(address_file(world, (0, 1, 2, 3)))
     reports = run_crew("once", 4, job=job, place=apart(tmp_path))
     assert [report["code"] for report in reports] == [0, 0, 0, 0], reports
 
@@ -97,7 +97,8 @@ def test_a_host_that_does_not_share_the_directory_says_so(job: str, tmp_path: Pa
 
     reports = run_crew("once", 4, job=job, place=place, start_timeout_s=-2.0)
     for report in reports[2:]:
-        assert report["error"].startswith(f"StallError: b did not see {tmp_path}/b/"), reports
+        assert "on b did not hear from rank 0 within 2 s" in report["error"], reports
+        assert f"in the directory {tmp_path}/b: nothing" in report["error"], reports
         assert "HORA_RENDEZVOUS_DIR" in report["error"] and "hora run" in report["error"]
     assert all("ranks 2, 3 did not call init()" in report["error"] for report in reports[:2]), reports
 

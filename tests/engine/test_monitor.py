@@ -14,11 +14,11 @@ import pytest
 
 from hora.config.settings import Settings
 from hora.engine import monitor as monitor_module
-from hora.engine.backend import Event, Pending, RankState, Snapshot, What
+from hora.engine.backend import EventKind, OperationEvent, Pending, RankState, Snapshot
 from hora.engine.monitor import Monitor
 from hora.engine.request import Request
 from hora.engine.timeline import Timeline
-from hora.transport.base import Kind
+from hora.types import Kind
 
 
 class Backend:
@@ -38,8 +38,8 @@ class Backend:
     def trace(self, on: bool) -> None:
         self.traces.append(on)
 
-    def events(self) -> list[Event]:
-        return [Event(1, Request(Kind.BARRIER, "barrier.x", (), (0, 1)), What.AGREED, 0, 0)]
+    def events(self) -> list[OperationEvent]:
+        return [OperationEvent(1, Request(Kind.BARRIER, "barrier.x", (), (0, 1)), EventKind.AGREED, 0, 0)]
 
 
 class Unwritable(Timeline):
@@ -93,7 +93,7 @@ def test_what_cannot_be_finished_is_told_and_does_not_keep_from_closing(
 
 
 class IdleBackend:
-    def events(self) -> list[Event]:
+    def events(self) -> list[OperationEvent]:
         return []
 
     def trace(self, on: bool) -> None:
@@ -107,7 +107,7 @@ class Counted:
     def __init__(self) -> None:
         self.written, self.closed = threading.Semaphore(0), False
 
-    def write(self, events: Iterable[Event]) -> None:
+    def write(self, events: Iterable[OperationEvent]) -> None:
         self.written.release()
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from tests.engine.table_crew import Rank, run
 
 from hora.config.settings import Settings
 from hora.engine.backend import NotFinite
-from hora.engine.request import Request, Segment
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.engine.request import Request, TensorSpec
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 
 TYPES = {
     DType.FLOAT16: torch.float16,
@@ -36,11 +36,11 @@ def allreduce(
     me: Rank, name: str, tensors: list[torch.Tensor], op: ReduceOp = ReduceOp.SUM, **more: Any
 ) -> tuple[NotFinite, ...]:
     kinds = {kind: dtype for dtype, kind in TYPES.items()}
-    segments = tuple(Segment(kinds[t.dtype], tuple(t.shape)) for t in tensors)
+    segments = tuple(TensorSpec(kinds[t.dtype], tuple(t.shape)) for t in tensors)
     members = more.pop("members", me.everyone)
-    request = Request(Kind.ALLREDUCE, name, segments, members, op=op, line="here:1", **more)
+    request = Request(Kind.ALLREDUCE, name, segments, members, Reduction(op, **more), line="here:1")
     buffers = [Buffer(t.data_ptr(), kinds[t.dtype], tuple(t.shape), t) for t in tensors]
-    return me.backend.wait(me.backend.submit(request, buffers, buffers)).not_finite
+    return me.backend.prepare(request).start(buffers, buffers).wait().not_finite
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -111,7 +111,7 @@ def test_what_is_fused_is_told_apart(size: int) -> None:
         if me.rank == size - 1:
             arrays[5][77] = np.nan
         tickets = [me.allreduce(array, f"x{i}") for i, array in enumerate(arrays)]
-        found = [me.backend.wait(ticket).not_finite for ticket in tickets]
+        found = [ticket.wait().not_finite for ticket in tickets]
         assert found == [() if i != 5 else (NotFinite(size - 1, 0, 77, True),) for i in range(8)]
 
     run(size, body, Settings(cycle_time_ms=20.0))
@@ -148,7 +148,7 @@ def test_other_operations_and_whole_numbers_are_left_alone() -> None:
         for op in (ReduceOp.MAX, ReduceOp.MIN):
             assert allreduce(me, op.name, [low], op) == ()
         whole = np.full(5000, -1, "int32")
-        assert me.backend.wait(me.allreduce(whole, "whole")).not_finite == ()
+        assert me.allreduce(whole, "whole").wait().not_finite == ()
 
     run(2, body)
 
@@ -195,12 +195,12 @@ def test_factors_do_not_hide_it() -> None:
 
 def test_repeated_at_once_is_still_carried_out() -> None:
     def body(me: Rank) -> None:
-        request = Request(Kind.ALLREDUCE, "again", (Segment(DType.FLOAT32, (10,)),), me.everyone, line="here:1")
-        immediate = me.backend.immediate(request)
+        request = Request(Kind.ALLREDUCE, "again", (TensorSpec(DType.FLOAT32, (10,)),), me.everyone, line="here:1")
+        operation = me.backend.prepare(request)
         for turn in range(6):
             data = np.ones(10, "float32")
             data[turn] = np.nan if turn % 2 else 1.0
-            immediate(data.ctypes.data)
+            operation.run(data.ctypes.data)
             assert np.isnan(data[turn]) == turn % 2 and data[-1] == 2
 
     run(2, body)

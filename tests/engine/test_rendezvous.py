@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hora.config.settings import Settings
-from hora.engine.rendezvous import Gathered, Rendezvous, TurnedAway
+from hora.engine.gathering import HelloRefused, MembersReady
+from hora.engine.rendezvous import Rendezvous
 from hora.wire.messages import Hello
 
 
@@ -11,16 +12,16 @@ def hello(rank: int, generation: int = 0, members: tuple[int, ...] = (0, 1, 2), 
     return Hello(generation, rank, size, 100 + rank, "host", members, Settings(start_timeout_s=10))
 
 
-def turned(outcomes: list[Gathered | TurnedAway], kind: str) -> dict[int, str]:
-    assert all(isinstance(outcome, TurnedAway) and outcome.kind == kind for outcome in outcomes), outcomes
-    return {outcome.hello.rank: outcome.text for outcome in outcomes if isinstance(outcome, TurnedAway)}
+def turned(outcomes: list[MembersReady | HelloRefused], kind: str) -> dict[int, str]:
+    assert all(isinstance(outcome, HelloRefused) and outcome.kind == kind for outcome in outcomes), outcomes
+    return {outcome.hello.rank: outcome.text for outcome in outcomes if isinstance(outcome, HelloRefused)}
 
 
 def test_all_members_gather_in_any_order() -> None:
     rendezvous = Rendezvous(3)
     assert rendezvous.hello(hello(2), 0.0) == [] and rendezvous.hello(hello(0), 0.0) == []
     assert rendezvous.waiting
-    assert rendezvous.hello(hello(1), 0.0) == [Gathered((hello(0), hello(1), hello(2)))]
+    assert rendezvous.hello(hello(1), 0.0) == [MembersReady((hello(0), hello(1), hello(2)))]
     assert not rendezvous.waiting
 
 
@@ -65,8 +66,8 @@ def test_a_straggler_of_an_old_generation_is_sent_away_by_the_new() -> None:
     rendezvous.hello(hello(0, generation=1), 0.0)
     rendezvous.hello(hello(2, generation=1), 0.0)
     gathered, away = rendezvous.hello(hello(1, generation=1), 0.0)
-    assert isinstance(gathered, Gathered)
-    assert isinstance(away, TurnedAway) and away.kind == "stale"
+    assert isinstance(gathered, MembersReady)
+    assert isinstance(away, HelloRefused) and away.kind == "stale"
 
 
 def test_members_that_disagree_are_told_so_at_once() -> None:

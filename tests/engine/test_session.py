@@ -12,8 +12,9 @@ import pytest
 from tests.launch.jobs import clean_environment, hora, run_hora
 from tests.prompt import PROMPT_S
 
+from hora import basics
 from hora.config.settings import Settings, Transport
-from hora.engine import process_set, session
+from hora.engine import hosttable, process_set, session
 from hora.engine.meet import Meeting
 from hora.errors import EnvironmentUnfit, NotInitializedError, UsageError
 from hora.transport import shm
@@ -22,14 +23,16 @@ from hora.wire.messages import Peer
 PRELUDE = """
 import json, os, sys
 import numpy as np
+from hora import basics
 from hora.engine import process_set, session
-from hora.transport.base import Buffer, DType, Kind, ReduceOp
+from hora.engine.request import OperationSpec, forms
+from hora.types import Buffer, DType, Kind
 
 def total(value, **more):
     array = np.full(3, float(value))
     buffer = Buffer(array.ctypes.data, DType.FLOAT64, array.shape, array)
     engine = session.engine()
-    engine.wait(engine.submit(Kind.ALLREDUCE, "sum", [buffer], [buffer], op=ReduceOp.SUM, **more))
+    engine.prepare(OperationSpec(Kind.ALLREDUCE, "sum", forms([buffer]), **more)).start([buffer], [buffer]).wait()
     return array[0]
 
 def say(*words):
@@ -70,7 +73,7 @@ def test_some_ranks_form_a_world_of_their_own(tmp_path: Path) -> None:
     program = """
 launched = int(os.environ["HORA_RANK"])
 session.init(comm=[0, 2] if launched in (0, 2) else [1, 3])
-say(launched, session.rank(), session.size(), session.local_size(), total(launched))
+say(launched, session.rank(), session.size(), basics.local_size(), total(launched))
 """
     assert run(4, program, tmp_path) == [[0, 0, 2, 2, 2.0], [1, 0, 2, 2, 4.0], [2, 1, 2, 2, 2.0], [3, 1, 2, 2, 4.0]]
 
@@ -139,7 +142,7 @@ class Store:
     def store_set(self, generation: int, key: str, value: bytes) -> None:
         self.values[key] = value
 
-    def store_get(self, generation: int, key: str, timeout_s: float) -> bytes | None:
+    def store_get(self, generation: int, key: str, timeout_s: float, given_up: object = None) -> bytes | None:
         return self.values.get(key)
 
 
@@ -158,9 +161,9 @@ def test_memory_that_the_first_rank_cannot_make_is_no_riddle_to_the_others(
         meeting = Meeting(1, rank, peers, "shm", settings, line, -1, -1)  # type: ignore[arg-type]
         if transport == "shm":
             with pytest.raises(EnvironmentUnfit, match="File too large"):
-                session._share_segment(meeting)
+                hosttable.share_segment(meeting)
         else:
-            found, made = session._share_segment(meeting)
+            found, made = hosttable.share_segment(meeting)
             assert (found.transport, made) == ("gloo", None) and "File too large" in found.unshared
 
 
@@ -327,7 +330,7 @@ except MismatchError as error:
 
 
 FOREIGN = (
-    PRELUDE + "session.init()\nsay(session.rank(), session.local_rank(), session.size(), total(session.rank() + 1))\n"
+    PRELUDE + "session.init()\nsay(session.rank(), basics.local_rank(), session.size(), total(session.rank() + 1))\n"
 )
 
 
@@ -358,8 +361,8 @@ def test_alone_and_not_initialised() -> None:
         session.size()
     session.init()
     try:
-        assert (session.rank(), session.size(), session.local_rank(), session.cross_size()) == (0, 1, 0, 1)
-        assert session.is_homogeneous() and session.is_initialized()
+        assert (session.rank(), session.size(), basics.local_rank(), basics.cross_size()) == (0, 1, 0, 1)
+        assert basics.is_homogeneous() and session.is_initialized()
         with pytest.raises(UsageError, match="twice"):
             process_set.ProcessSet([0, 0])
         with pytest.raises(UsageError, match=r"0\.\.0"):
@@ -385,4 +388,4 @@ def test_sets_of_the_same_ranks_are_one_in_a_dictionary() -> None:
 
 
 def test_what_is_no_more_is_said_in_one_word() -> None:
-    assert session.ddl_built() is False
+    assert basics.ddl_built() is False

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.simulate import SimulatedWorld, buffer_of
 
 from hora.config.settings import Settings
-from hora.engine.negotiate import TalkTicket
-from hora.engine.request import Request, Segment
-from hora.engine.simulate import SimulatedWorld, buffer_of
+from hora.engine.negotiate import MessageTicket
+from hora.engine.request import Request, TensorSpec
 from hora.errors import DuplicateNameError, HorovodInternalError, MismatchError, PeerLostError, ShutDownError
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.types import DType, Kind, ReduceOp, Reduction
 
 SEEDS = st.integers(0, 2**32)
 TUNED = st.builds(
@@ -26,7 +26,7 @@ TUNED = st.builds(
 )
 
 
-def result(ticket: TalkTicket) -> str:
+def result(ticket: MessageTicket) -> str:
     """ "done", or the error's type and text."""
     assert ticket.done, f"{ticket.request.name} was left waiting"
     try:
@@ -67,8 +67,8 @@ def test_a_mismatch_is_the_same_error_everywhere_and_disturbs_nothing(size: int,
     chance = random.Random(seed)
     world = SimulatedWorld(size, seed=seed, settings=tuned)
     everyone = tuple(range(size))
-    base: dict[str, Any] = {"op": ReduceOp.SUM, "prescale": 1.0, "device": "cpu", "root": -1}
-    odd: dict[str, Any] = {"op": ReduceOp.MAX, "prescale": 2.0, "device": "cuda", "root": 0}
+    base: dict[str, Any] = {"how": Reduction(ReduceOp.SUM, 1.0), "device": "cpu", "root": -1}
+    odd: dict[str, Any] = {"how": Reduction(ReduceOp.MAX, 2.0), "device": "cuda", "root": 0}
     for turn in range(3):
         culprit, field = chance.randrange(size), chance.choice([*base, "shape", "dtype"])
         bad, good, sums = [], [], []
@@ -80,7 +80,12 @@ def test_a_mismatch_is_the_same_error_everywhere_and_disturbs_nothing(size: int,
             )
             buffer = buffer_of(array)
             request = Request(
-                Kind.ALLREDUCE, "bad", (Segment(buffer.dtype, buffer.shape),), everyone, line=f"r{rank}.py:1", **fields
+                Kind.ALLREDUCE,
+                "bad",
+                (TensorSpec(buffer.dtype, buffer.shape),),
+                everyone,
+                line=f"r{rank}.py:1",
+                **fields,
             )
             right = np.full(2, 1.0)
             for which in chance.sample(["bad", "good"], 2):
@@ -104,7 +109,7 @@ def test_uneven_ranks_join(size: int, seed: int, active: bool, tuned: Settings) 
     steps = [chance.randrange(4) for _ in range(size)]
     arrays: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
     at = [0] * size
-    waiting: dict[int, TalkTicket] = {}
+    waiting: dict[int, MessageTicket] = {}
     joined: set[int] = set()
     while len(joined) < size or world.step():
         for rank in range(size):
@@ -137,7 +142,7 @@ def test_after_a_death_everything_ends_and_names_the_dead(size: int, seed: int, 
     chance = random.Random(seed)
     world = SimulatedWorld(size, seed=seed)
     victim = chance.randrange(size)
-    tickets: list[tuple[int, TalkTicket, np.ndarray[Any, Any]]] = []
+    tickets: list[tuple[int, MessageTicket, np.ndarray[Any, Any]]] = []
     for rank in range(size):
         for name in chance.sample("abcdef", 6):
             array = np.ones(2)
@@ -161,6 +166,42 @@ def test_after_a_death_everything_ends_and_names_the_dead(size: int, seed: int, 
         survivor = (victim + 1) % size
         with pytest.raises(PeerLostError):
             world.allreduce(survivor, "later", np.ones(2))
+
+
+@given(st.integers(3, 6), SEEDS, st.integers(0, 80), TUNED)
+@settings(deadline=None)
+def test_a_host_that_is_cut_off_ends_everything_for_one_reason(
+    size: int, seed: int, when: int, tuned: Settings
+) -> None:
+    """Its ranks' last words arrive or not, and their ends are seen one by one; all others hear of the same one."""
+    chance = random.Random(seed)
+    world = SimulatedWorld(size, seed=seed, settings=tuned)
+    lost = chance.sample(range(size), chance.randint(1, size - 1))
+    left = [rank for rank in range(size) if rank not in lost]
+    for turn in range(2):  # the second time by number
+        tickets: list[tuple[int, MessageTicket, np.ndarray[Any, Any]]] = []
+        for rank in range(size):
+            for name in chance.sample("abcd", 4):
+                array = np.full(2, float(rank))
+                tickets.append((rank, world.allreduce(rank, name, array), array))
+        if turn:
+            for _ in range(when):
+                world.step()
+            world.cut(lost)
+        world.run()
+    told = set()
+    for rank, ticket, array in tickets:
+        if rank in left and (text := result(ticket)) == "done":
+            assert (array == sum(range(size))).all()
+        elif rank in left:
+            told.add(text.partition(" died: the connection to its host broke")[0])
+            assert ticket.request.name in text
+    assert len(told) <= 1 and told <= {
+        f"PeerLostError: rank {rank} (host simulated, pid {10_000 + rank})" for rank in lost
+    }
+    orders = [world.executed[rank] for rank in range(size)]
+    longest = max(orders, key=len)
+    assert all(order == longest[: len(order)] for order in orders)
 
 
 @given(st.integers(2, 4), SEEDS)
@@ -208,7 +249,7 @@ def test_groups_and_other_kinds_come_through() -> None:
         grouped.append((a, b))
         world.allreduce(rank, "group", a, b)
         mine = np.full((rank + 1, 2), rank, "int64")
-        request = Request(Kind.ALLGATHER, "allgather.x", (Segment(DType.INT64, mine.shape),), (0, 1, 2))
+        request = Request(Kind.ALLGATHER, "allgather.x", (TensorSpec(DType.INT64, mine.shape),), (0, 1, 2))
         outcomes.append(world.submit(rank, request, [buffer_of(mine)]))
     world.run()
     assert all((a == 3).all() and (b == 3).all() for a, b in grouped)

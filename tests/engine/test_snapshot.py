@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.engine.backend import Pending, RankState, Snapshot
-from hora.engine.request import Request, Segment
+from hora.engine.request import Request, TensorSpec
 from hora.engine.snapshot import pack, unpack
-from hora.transport.base import DType, Kind
+from hora.types import DType, Kind
 
 RANKS = st.sets(st.integers(0, 9), min_size=1).map(lambda ranks: tuple(sorted(ranks)))
 REQUESTS = st.builds(
     Request,
     st.sampled_from([Kind.ALLREDUCE, Kind.BROADCAST]),
     st.text(max_size=4),
-    st.tuples(st.builds(Segment, st.sampled_from(DType), st.tuples(st.integers(0, 3)))),
+    st.tuples(st.builds(TensorSpec, st.sampled_from(DType), st.tuples(st.integers(0, 3)))),
     RANKS,
     line=st.sampled_from(["a.py:1", "b.py:2"]),
 )
@@ -50,7 +50,7 @@ def test_what_may_differ_between_ranks_does_not_make_it_large() -> None:
     everyone = tuple(range(256))
 
     def request(rank: int, name: str) -> Request:
-        return Request(Kind.ALLGATHER, name, (Segment(DType.FLOAT32, (rank, 7)),), everyone, line=f"a.py:{rank % 2}")
+        return Request(Kind.ALLGATHER, name, (TensorSpec(DType.FLOAT32, (rank, 7)),), everyone, line=f"a.py:{rank % 2}")
 
     def operation(name: str) -> Pending:
         return Pending(name, everyone, {rank: request(rank, name) for rank in everyone[:-1]}, 1.0, (255,))

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from hora.config.settings import Settings
 from hora.engine.backend import Pending, RankState, Snapshot
 from hora.engine.request import Request
-from hora.engine.stall import Fail, GiveUp, Silence, StallWatch, Warn, find_deadlock, silence_text, warning_text
-from hora.transport.base import Kind
+from hora.engine.stall import (
+    SilentRank,
+    StallFailure,
+    StallGiveUp,
+    StallWarning,
+    StallWatch,
+    find_deadlock,
+    silence_text,
+    warning_text,
+)
+from hora.types import Kind
 
 
 def pending(name: str, members: tuple[int, ...], arrived: tuple[int, ...], age_s: float = 5.0) -> Pending:
@@ -107,7 +116,7 @@ def test_a_deadlock_is_judged_on_the_second_look_and_not_while_young() -> None:
     x, y = pending("x", (0, 1), (0,), 1.2), pending("y", (0, 1), (1,), 1.2)
     assert watch.look(world({0: [x], 1: [y]}, [x, y])) == []
     verdicts = watch.look(world({0: [x], 1: [y]}, [x, y]))
-    assert {v.kind for v in verdicts if isinstance(v, Fail)} == {"deadlock"} and len(verdicts) == 2
+    assert {v.kind for v in verdicts if isinstance(v, StallFailure)} == {"deadlock"} and len(verdicts) == 2
     text = verdicts[0].text  # type: ignore[union-attr]
     assert "'x'" in text and "'y'" in text and "train.py:1" in text and "train.py:2" in text
 
@@ -121,12 +130,18 @@ def test_a_stall_is_warned_about_once_in_a_while_by_one_rank_and_then_fails() ->
         snapshot = world({0: [x], 1: [x], 2: None}, [x])
         assert other.look(snapshot) == []
         seen += [(age_s, type(action).__name__) for action in watch.look(snapshot)]
-    assert seen == [(20, "Warn"), (60, "Warn"), (180, "Warn"), (540, "Warn"), (600, "Fail")]
+    assert seen == [
+        (20, "StallWarning"),
+        (60, "StallWarning"),
+        (180, "StallWarning"),
+        (540, "StallWarning"),
+        (600, "StallFailure"),
+    ]
 
 
 def test_the_warning_names_everything() -> None:
     x = pending("allreduce.loss", (0, 1, 2), (0, 2), 21.0)
-    text = warning_text(Warn((x,), (1,), 21.0), {1: 'File "train.py", line 7, in save'}, 600.0)
+    text = warning_text(StallWarning((x,), (1,), 21.0), {1: 'File "train.py", line 7, in save'}, 600.0)
     for part in ("rank 1", "allreduce.loss", "ranks 0, 2", "train.py:1", "train.py:3", "line 7, in save", "600 s"):
         assert part in text, part
 
@@ -155,8 +170,8 @@ def test_a_silent_rank_is_told_of_by_one_and_given_up_by_all() -> None:
     for now in range(12):
         for watch, heard in zip(watches, told, strict=True):
             heard += [(now, type(action).__name__) for action in watch.look(silent_world(2), float(now))]
-    assert told[0] == [(2, "Silence"), (6, "Silence"), (10, "GiveUp"), (11, "GiveUp")]
-    assert told[1] == [(10, "GiveUp"), (11, "GiveUp")]
+    assert told[0] == [(2, "SilentRank"), (6, "SilentRank"), (10, "StallGiveUp"), (11, "StallGiveUp")]
+    assert told[1] == [(10, "StallGiveUp"), (11, "StallGiveUp")]
 
 
 def test_a_rank_that_answers_again_starts_anew() -> None:
@@ -171,8 +186,8 @@ def test_a_silent_rank_that_has_not_submitted_is_told_of_with_what_it_misses_and
     told = {now: watch.look(silent_world(2, missing=True), float(now)) for now in range(5)}
     assert [now for now, actions in told.items() if actions] == [2, 4]
     [silence], [verdict] = told[2], told[4]
-    assert isinstance(silence, Silence) and "'x' of ranks 0-2" in silence_text(silence, 4.0)
-    assert isinstance(verdict, GiveUp) and verdict.rank == 2
+    assert isinstance(silence, SilentRank) and "'x' of ranks 0-2" in silence_text(silence, 4.0)
+    assert isinstance(verdict, StallGiveUp) and verdict.rank == 2
 
 
 def test_who_waits_for_the_last_operation_of_a_name_is_not_stuck_in_the_next() -> None:

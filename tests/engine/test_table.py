@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.engine.table_crew import DEADLINE_S, NEXT_STAMP_AT, Crew, Rank, run, until
 
 from hora.config.settings import Settings
-from hora.engine.backend import What
+from hora.engine.backend import EventKind
 from hora.engine.table import TableBackend
 from hora.errors import (
     DeadlockError,
@@ -30,7 +30,7 @@ from hora.errors import (
     ShutDownError,
 )
 from hora.transport import shm
-from hora.transport.base import Kind, ReduceOp
+from hora.types import Kind, ReduceOp
 from hora.wire.messages import Peer
 
 SIZES = [1, 7, 2048, 2049, 5000, 65536 * 2 + 3, 1_000_003]  # inline, one chunk, several
@@ -53,7 +53,7 @@ def total(size: int, count: int, members: tuple[int, ...] | None = None) -> np.n
 def test_allreduce_is_the_sum_in_rank_order(size: int, count: int) -> None:
     def body(me: Rank) -> None:
         array = values(me.rank, count)
-        me.backend.wait(me.allreduce(array, "x"))
+        me.allreduce(array, "x").wait()
         np.testing.assert_array_equal(array, total(size, count))
 
     run(size, body)
@@ -65,11 +65,11 @@ def test_memory_shared_with_the_peers_is_reduced_in_place(size: int) -> None:
         for count in (5000, 300_001):
             array = np.frombuffer(me.backend.allocate(4 * count), "float32")
             array[:] = values(me.rank, count)
-            me.backend.wait(me.allreduce(array, f"shared{count}"))
+            me.allreduce(array, f"shared{count}").wait()
             np.testing.assert_array_equal(array, total(size, count))
             mixed = array.copy() if me.rank == 0 else array  # one rank's buffer is ordinary memory
             mixed[:] = values(me.rank, count)
-            me.backend.wait(me.allreduce(mixed, f"mixed{count}"))
+            me.allreduce(mixed, f"mixed{count}").wait()
             np.testing.assert_array_equal(mixed, total(size, count))
 
     run(size, body)
@@ -91,7 +91,7 @@ def test_any_order_gives_the_right_sums(size: int, seed: int, fusion_bytes: int)
         tickets = {i: me.allreduce(arrays[i], f"job{i}", members=members) for i, members, _, _ in mine}
         random.Random(seed - me.rank).shuffle(mine)
         for i, members, count, dtype in mine:
-            me.backend.wait(tickets[i])
+            tickets[i].wait()
             want = sum((np.arange(count) * (r + 1) + i) for r in members).astype(dtype)
             np.testing.assert_array_equal(arrays[i], want)
 
@@ -103,7 +103,7 @@ def test_any_order_gives_the_right_sums(size: int, seed: int, fusion_bytes: int)
 def test_exchanges_move_the_right_rows(size: int, rows: int) -> None:
     def body(me: Rank) -> None:
         mine = values(me.rank, (rows + me.rank) * 3).reshape(-1, 3)
-        outcome = me.backend.wait(me.submit(Kind.ALLGATHER, "gather", [mine]))
+        outcome = me.submit(Kind.ALLGATHER, "gather", [mine]).wait()
         got = np.frombuffer(outcome.memory[0], "float32").reshape(-1, 3)
         np.testing.assert_array_equal(
             got, np.concatenate([values(r, (rows + r) * 3).reshape(-1, 3) for r in range(size)])
@@ -112,19 +112,19 @@ def test_exchanges_move_the_right_rows(size: int, rows: int) -> None:
 
         splits = {r: [(rows // size) * ((r + to) % 3) for to in range(size)] for r in range(size)}
         sent = {r: values(r + 10, sum(splits[r]) * 2).reshape(-1, 2) for r in range(size)}
-        outcome = me.backend.wait(me.submit(Kind.ALLTOALL, "exchange", [sent[me.rank]], splits=tuple(splits[me.rank])))
+        outcome = me.submit(Kind.ALLTOALL, "exchange", [sent[me.rank]], splits=tuple(splits[me.rank])).wait()
         parts = [sent[r][sum(splits[r][: me.rank]) : sum(splits[r][: me.rank + 1])] for r in range(size)]
         np.testing.assert_array_equal(np.frombuffer(outcome.memory[0], "float32").reshape(-1, 2), np.concatenate(parts))
 
         for root in range(size):
             copy = values(me.rank, rows * 2)
-            me.backend.wait(me.submit(Kind.BROADCAST, f"from{root}", [copy], root=root))
+            me.submit(Kind.BROADCAST, f"from{root}", [copy], root=root).wait()
             np.testing.assert_array_equal(copy, values(root, rows * 2))
 
         whole = values(me.rank, rows * 3).reshape(-1, 3)
         bounds = np.cumsum([0, *(rows // size + (r < rows % size) for r in range(size))])
         part = np.empty((bounds[me.rank + 1] - bounds[me.rank], 3), "float32")
-        me.backend.wait(me.submit(Kind.REDUCESCATTER, "scatter", [whole], [part], op=ReduceOp.SUM))
+        me.submit(Kind.REDUCESCATTER, "scatter", [whole], [part], op=ReduceOp.SUM).wait()
         want = total(size, rows * 3).reshape(-1, 3)[bounds[me.rank] : bounds[me.rank + 1]]
         np.testing.assert_array_equal(part, want)
 
@@ -135,7 +135,7 @@ def test_exchanges_move_the_right_rows(size: int, rows: int) -> None:
 def test_a_group_is_one_operation_of_mixed_types(count: int) -> None:
     def body(me: Rank) -> None:
         group = [np.full(count, me.rank + 1, t) for t in ("float32", "int64", "float32", "float64", "int8")]
-        me.backend.wait(me.submit(Kind.ALLREDUCE, "group", group, grouped=True))
+        me.submit(Kind.ALLREDUCE, "group", group, grouped=True).wait()
         for array in group:
             np.testing.assert_array_equal(array, np.full(count, 6, array.dtype))
 
@@ -153,7 +153,7 @@ def test_adasum_against_the_formula(count: int) -> None:
             want = 3.0 * combine(combine(x[0], x[1]), combine(x[2], x[3]))
             array = values(me.rank, count, dtype)
             more: dict[str, Any] = {"prescale": 2.0, "postscale": 3.0}
-            me.backend.wait(me.allreduce(array, f"ada {dtype}", op=ReduceOp.ADASUM, **more))
+            me.allreduce(array, f"ada {dtype}", op=ReduceOp.ADASUM, **more).wait()
             np.testing.assert_allclose(array, want.astype(dtype), rtol=rtol, atol=rtol)
 
     run(4, body)
@@ -167,7 +167,7 @@ def test_adasum_keeps_to_its_own_memory() -> None:
         watched = np.frombuffer(neighbour, "uint8")
         watched[:] = 7
         del gone
-        me.backend.wait(me.allreduce(np.ones(40_000), "ada", op=ReduceOp.ADASUM))
+        me.allreduce(np.ones(40_000), "ada", op=ReduceOp.ADASUM).wait()
         assert (watched == 7).all()
 
     run(2, body)
@@ -199,11 +199,11 @@ def test_a_thousand_random_mismatches_all_raise_on_all_ranks() -> None:
             more = {name: choices[me.rank]}
             array = np.ones(more.pop("count", 3), more.pop("dtype", "float32"))
             with pytest.raises(MismatchError) as caught:
-                me.backend.wait(me.allreduce(array, f"wrong{plan.randint(0, 3)}", **more))
+                me.allreduce(array, f"wrong{plan.randint(0, 3)}", **more).wait()
             texts.append(str(caught.value))
             np.testing.assert_array_equal(array, np.ones_like(array))  # untouched
             right = np.full(3, me.rank, "float32")
-            me.backend.wait(me.allreduce(right, "right"))
+            me.allreduce(right, "right").wait()
             np.testing.assert_array_equal(right, np.full(3, 3, "float32"))
         return texts
 
@@ -225,7 +225,7 @@ def test_a_name_in_flight_cannot_be_used_again(count: int) -> None:
         me.barrier()
         if me.rank == 1:
             ticket = me.allreduce(array, "twice")
-        me.backend.wait(ticket)
+        ticket.wait()
         np.testing.assert_array_equal(array, np.full(count, 2, "float32"))
 
     run(2, body)
@@ -238,17 +238,17 @@ def test_a_rank_that_has_joined_contributes_nothing() -> None:
             for count in (3, 5000):
                 for op, fold in ((ReduceOp.SUM, sum), (ReduceOp.MIN, min), (ReduceOp.PRODUCT, np.prod)):
                     array = np.full(count, me.rank + 2.0)
-                    me.backend.wait(me.allreduce(array, f"{op.name}{count}", op=op))
+                    me.allreduce(array, f"{op.name}{count}", op=op).wait()
                     np.testing.assert_array_equal(array, np.full(count, float(fold([r + 2 for r in present]))))
                 mean = np.full(count, me.rank + 2.0)
-                me.backend.wait(me.allreduce(mean, f"mean{count}", op=ReduceOp.AVERAGE))
+                me.allreduce(mean, f"mean{count}", op=ReduceOp.AVERAGE).wait()
                 np.testing.assert_array_equal(mean, np.full(count, sum(r + 2 for r in present) / 3))
         if me.rank == 2:
             with pytest.raises(HorovodInternalError, match="joined"):
-                me.backend.wait(me.submit(Kind.ALLGATHER, "late", [np.ones(2)]))
+                me.submit(Kind.ALLGATHER, "late", [np.ones(2)]).wait()
         last = me.backend.join(False)
         after = np.ones(2)  # and then all are back
-        me.backend.wait(me.allreduce(after, "after"))
+        me.allreduce(after, "after").wait()
         np.testing.assert_array_equal(after, np.full(2, 3.0))
         return last
 
@@ -263,12 +263,12 @@ def test_what_was_submitted_before_joining_is_still_right_after_many_rounds_with
         ticket = me.allreduce(first, "x")
         if me.rank == 0:
             me.backend.join(False)
-            me.backend.wait(ticket)
+            ticket.wait()
         else:
-            me.backend.wait(ticket)
+            ticket.wait()
             for step in range(200):
                 array = np.full(3, 10.0 * me.rank + step)
-                me.backend.wait(me.allreduce(array, "x"))
+                me.allreduce(array, "x").wait()
                 np.testing.assert_array_equal(array, np.full(3, 30.0 + 2 * step))
             me.backend.join(False)
         np.testing.assert_array_equal(first, np.full(3, 6.0))
@@ -284,7 +284,7 @@ def test_the_average_over_active_ranks() -> None:
         me.until_joined(0)
         for count in (3, 5000):
             array = np.full(count, me.rank * 1.0)
-            me.backend.wait(me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE))
+            me.allreduce(array, f"mean{count}", op=ReduceOp.AVERAGE).wait()
             np.testing.assert_array_equal(array, np.full(count, 1.5))
         me.backend.join(True)
 
@@ -298,9 +298,9 @@ def test_who_leaves_fails_those_who_wait_for_him_and_no_others() -> None:
             me.backend.leave()
             return
         with pytest.raises(ShutDownError, match="rank 2"):
-            me.backend.wait(me.allreduce(np.ones(3), "needs all"))
+            me.allreduce(np.ones(3), "needs all").wait()
         pair = np.ones(3)
-        me.backend.wait(me.allreduce(pair, "pair", members=(0, 1)))
+        me.allreduce(pair, "pair", members=(0, 1)).wait()
         np.testing.assert_array_equal(pair, np.full(3, 2.0))
 
     run(3, body)
@@ -311,7 +311,7 @@ def test_who_leaves_without_submitting_is_named() -> None:
         ticket = crew.ranks[0].allreduce(np.ones(3), "x")
         crew.ranks[10].backend.leave()
         with pytest.raises(ShutDownError, match="'x' cannot be done: rank 10 has shut Hora down without submitting it"):
-            crew.ranks[0].backend.wait(ticket)
+            ticket.wait()
 
 
 def test_a_name_that_is_used_all_the_time_keeps_its_place() -> None:
@@ -320,7 +320,7 @@ def test_a_name_that_is_used_all_the_time_keeps_its_place() -> None:
         (me,) = crew.ranks
         for step in range(300):
             for name in ("hot", f"cold {step}"):
-                me.backend.wait(me.allreduce(np.ones(3), name))
+                me.allreduce(np.ones(3), name).wait()
         (places,) = struct.unpack_from("<Q", crew.memory, NEXT_STAMP_AT)
         assert places <= 303  # at first, all are as new
 
@@ -346,7 +346,7 @@ def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
         done, submitted = threading.Event(), threading.Semaphore(0)
 
         def submit_and_live_on(name: str) -> None:
-            zero.backend.wait(zero.submit(Kind.BARRIER, name, [], members=(0,)))
+            zero.submit(Kind.BARRIER, name, [], members=(0,)).wait()
             submitted.release()
             done.wait(DEADLINE_S)
 
@@ -354,7 +354,7 @@ def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
         for thread in others:
             thread.start()
             assert submitted.acquire(timeout=DEADLINE_S)
-        waiter = threading.Thread(target=lambda: zero.backend.wait(zero.allreduce(np.ones(3), "x")))
+        waiter = threading.Thread(target=lambda: zero.allreduce(np.ones(3), "x").wait())
         waiter.start()
         until(lambda: zero.backend.snapshot().ranks[0].waiting_on == (("x", (0, 1)),))
         assert not zero.backend.snapshot().ranks[0].blocked
@@ -362,7 +362,7 @@ def test_every_thread_that_submits_must_wait_before_a_rank_is_blocked() -> None:
         for thread in others:
             thread.join(DEADLINE_S)
         until(lambda: zero.backend.snapshot().ranks[0].blocked)
-        crew.ranks[1].backend.wait(crew.ranks[1].allreduce(np.ones(3), "x"))
+        crew.ranks[1].allreduce(np.ones(3), "x").wait()
         waiter.join(DEADLINE_S)
 
 
@@ -374,7 +374,7 @@ def test_a_verdict_from_outside_ends_a_wait_on_all_ranks() -> None:
             me.backend.fail(pending, "deadlock", "you wait in vain")
             return
         with pytest.raises(DeadlockError, match="in vain"):
-            me.backend.wait(me.allreduce(np.ones(3), "never"))
+            me.allreduce(np.ones(3), "never").wait()
 
     run(3, body)
 
@@ -394,7 +394,7 @@ def test_a_rank_that_was_given_up_is_told_so_and_the_others_name_it() -> None:
         )
         with pytest.raises(error, match=text):
             while True:
-                me.backend.wait(me.allreduce(np.ones(3), "after"))
+                me.allreduce(np.ones(3), "after").wait()
 
     run(3, body)
 
@@ -410,7 +410,7 @@ def test_a_rank_that_was_given_up_blames_nobody_for_not_submitting() -> None:
         me.backend.give_up(0, "it has not answered for 600 s")
         me.backend.fail(pending, "stall", "rank 1 did not submit 'never' within 600 s")
         with pytest.raises(ShutDownError, match="the others have given rank 0 up"):
-            me.backend.wait(ticket)
+            ticket.wait()
 
     run(2, body)
 
@@ -422,7 +422,7 @@ def test_a_rank_that_ends_all_waits_itself_was_not_given_up() -> None:
             me.backend.abort("it saw no way on")
         with pytest.raises(PeerLostError, match=r"^rank 0 .* died: it saw no way on"):
             while True:
-                me.backend.wait(me.allreduce(np.ones(3), "after"))
+                me.allreduce(np.ones(3), "after").wait()
 
     run(2, body)
 
@@ -444,7 +444,7 @@ def test_more_names_than_the_table_keeps() -> None:
     def body(me: Rank) -> None:
         for step in range(2000):
             array = np.full(3, me.rank + step, "float64")
-            me.backend.wait(me.allreduce(array, f"step {step}"))
+            me.allreduce(array, f"step {step}").wait()
             np.testing.assert_array_equal(array, np.full(3, 2.0 * step + 1))
 
     run(2, body, Settings(cache_capacity=64))
@@ -458,7 +458,7 @@ def test_seventeen_thousand_names_in_a_table_of_sixteen() -> None:
             arrays = [np.full(2, step + i + me.rank) for i in range(170)]
             tickets = [me.allreduce(array, f"name {step + i}") for i, array in enumerate(arrays)]
             for ticket in tickets:
-                me.backend.wait(ticket)
+                ticket.wait()
             np.testing.assert_array_equal(np.stack(arrays)[:, 0], 2 * np.arange(step, step + 170) + 1)
 
     run(2, body, Settings(cache_capacity=64))
@@ -488,7 +488,7 @@ def test_overlapping_sets_keep_out_of_each_others_memory() -> None:
                 tickets.append(me.allreduce(memory["b"], "b", members=pair))
             tickets += [me.allreduce(memory[name], name) for name in "cde"]
             for ticket in tickets:
-                me.backend.wait(ticket)
+                ticket.wait()
             assert (memory["a"] == step * 10).all(), (step, np.unique(memory["a"]))
             assert me.rank not in pair or (memory["b"] == -2e6).all()
             assert all((memory[name] == 4).all() for name in "cde")
@@ -505,7 +505,7 @@ def test_large_broadcasts_in_flight_together(size: int) -> None:
             arrays = [np.full(50_000, 10 * step + me.rank + i, "float32") for i in range(4)]
             tickets = [me.submit(Kind.BROADCAST, f"b{i}", [array], root=i % size) for i, array in enumerate(arrays)]
             for i, ticket in enumerate(tickets):
-                me.backend.wait(ticket)
+                ticket.wait()
                 assert (arrays[i] == 10 * step + i % size + i).all()
 
     run(size, body)
@@ -518,7 +518,7 @@ def test_a_name_that_was_used_four_billion_times(count: int) -> None:
     def body(me: Rank) -> None:
         for step in range(8):
             array = np.full(count, float(step + me.rank))
-            me.backend.wait(me.allreduce(array, "x"))
+            me.allreduce(array, "x").wait()
             np.testing.assert_array_equal(array, np.full(count, 2.0 * step + 1))
             if step == 1:
                 gate.wait(DEADLINE_S)
@@ -536,8 +536,8 @@ def test_what_nobody_waits_for_is_carried_out_too() -> None:
         for step in range(200):
             array = np.full(5000, float(step + me.rank))
             ticket = me.allreduce(array, "x")
-            until(lambda ticket=ticket: me.backend.done(ticket))  # type: ignore[misc]
-            me.backend.wait(ticket)
+            until(ticket.done)
+            ticket.wait()
             np.testing.assert_array_equal(array, np.full(5000, 2.0 * step + 1))
 
     run(2, body, Settings(cycle_time_ms=0.0))
@@ -550,7 +550,7 @@ def test_many_operations_in_flight_at_once() -> None:
         random.Random(me.rank).shuffle(order)
         tickets = {i: me.allreduce(arrays[i], f"many{i}") for i in order}
         for i in range(3000):
-            me.backend.wait(tickets[i])
+            tickets[i].wait()
             assert arrays[i][0] == arrays[i][-1] == 1
 
     run(2, body, Settings(cache_capacity=64))
@@ -559,7 +559,7 @@ def test_many_operations_in_flight_at_once() -> None:
 def test_the_same_bits_in_every_run() -> None:
     def body(me: Rank) -> bytes:
         array = values(me.rank, 200_003)
-        me.backend.wait(me.allreduce(array, "x", op=ReduceOp.AVERAGE))
+        me.allreduce(array, "x", op=ReduceOp.AVERAGE).wait()
         return array.tobytes()
 
     assert len({*run(3, body), *run(3, body)}) == 1
@@ -583,7 +583,7 @@ def test_a_peer_that_is_lost_is_named_with_how_it_ended(status: str, told: str) 
             me.backend.give_up(1, status)
             return
         with pytest.raises(PeerLostError, match=rf"rank 1 .* died: {re.escape(told)}"):
-            me.backend.wait(me.allreduce(np.ones(3), "x"))
+            me.allreduce(np.ones(3), "x").wait()
 
     run(2, body)
 
@@ -603,35 +603,35 @@ def test_who_helps_reduces_in_place_and_the_thread_behind_waits_a_cycle() -> Non
         began = time.monotonic()
         plain = [me.allreduce(np.ones(5000), "slots") for me in crew.ranks]
         while time.monotonic() < began + 0.2:
-            assert not crew.backends[0].done(plain[0]) or time.monotonic() > began + 0.9
-        for me, ticket in zip(crew.ranks, plain, strict=True):
-            until(lambda me=me, ticket=ticket: me.backend.done(ticket))  # type: ignore[misc]
-            me.backend.wait(ticket)
+            assert not plain[0].done() or time.monotonic() > began + 0.9
+        for ticket in plain:
+            until(ticket.done)
+            ticket.wait()
         began = time.monotonic()
         for me, array in zip(crew.ranks, shared, strict=True):
             array[:] = me.rank + 1
         placed = [me.allreduce(array, "in place") for me, array in zip(crew.ranks, shared, strict=True)]
         for backend in crew.backends:
             backend.help()
-        assert all(map(TableBackend.done, crew.backends, placed)) or time.monotonic() > began + 0.9
-        for backend, ticket, array in zip(crew.backends, placed, shared, strict=True):
-            backend.wait(ticket)
+        assert all(ticket.done() for ticket in placed) or time.monotonic() > began + 0.9
+        for ticket, array in zip(placed, shared, strict=True):
+            ticket.wait()
             np.testing.assert_array_equal(array, np.full(5000, 3.0))
         del shared, array
 
 
 @pytest.mark.parametrize("count", [3, 5000])
 def test_a_timeline_has_the_arrival_of_every_rank(count: int) -> None:
-    def body(me: Rank) -> set[tuple[What, int]]:
+    def body(me: Rank) -> set[tuple[EventKind, int]]:
         me.backend.trace(True)
         me.barrier("all trace")
         me.backend.events()
-        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        me.allreduce(np.ones(count), "x").wait()
         return {(event.what, event.rank) for event in me.backend.events() if event.request.name == "x"}
 
     for rank, found in enumerate(run(3, body)):
-        ours = {(what, rank) for what in (What.SUBMITTED, What.AGREED, What.END)}
-        assert ours | {(What.ARRIVED, other) for other in range(3)} <= found
+        ours = {(what, rank) for what in (EventKind.SUBMITTED, EventKind.AGREED, EventKind.END)}
+        assert ours | {(EventKind.ARRIVED, other) for other in range(3)} <= found
 
 
 def test_more_operations_than_are_carried_out_together() -> None:
@@ -642,7 +642,7 @@ def test_more_operations_than_are_carried_out_together() -> None:
         tickets = [me.allreduce(array, f"x{i}") for i, array in enumerate(arrays)]
         gate.wait(DEADLINE_S)
         for i, (array, ticket) in enumerate(zip(arrays, tickets, strict=True)):
-            me.backend.wait(ticket)
+            ticket.wait()
             np.testing.assert_array_equal(array, np.full(2100, 2.0 * i + 1, "float32"))
 
     run(2, body, Settings(cycle_time_ms=1000.0))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.engine.table_crew import Crew, Rank, run, until
 
-from hora.engine.table import GroupTicket
 from hora.engine.tablefault import Status
+from hora.engine.tableoperation import TableOperation, _Parts
 from hora.errors import DuplicateNameError, HorovodInternalError, MismatchError
-from hora.transport.base import Kind, ReduceOp
+from hora.types import Kind, ReduceOp
 
 
 def group(rank: int, tensors: int) -> list[np.ndarray[Any, Any]]:
@@ -21,7 +21,7 @@ def group(rank: int, tensors: int) -> list[np.ndarray[Any, Any]]:
 
 
 def gather(me: Rank, tensors: int, name: str = "g") -> None:
-    outcome = me.backend.wait(me.submit(Kind.ALLGATHER, name, group(me.rank, tensors), grouped=True))
+    outcome = me.submit(Kind.ALLGATHER, name, group(me.rank, tensors), grouped=True).wait()
     every = [group(r, tensors) for r in range(me.size)]
     got = np.concatenate([np.frombuffer(memory, "int64") for memory in outcome.memory])
     np.testing.assert_array_equal(got, np.concatenate([part for parts in zip(*every, strict=True) for part in parts]))
@@ -30,7 +30,7 @@ def gather(me: Rank, tensors: int, name: str = "g") -> None:
 
 def reduce(me: Rank, tensors: int, name: str = "g") -> None:
     arrays = group(me.rank, tensors)
-    me.backend.wait(me.submit(Kind.ALLREDUCE, name, arrays, grouped=True, op=ReduceOp.SUM))
+    me.submit(Kind.ALLREDUCE, name, arrays, grouped=True, op=ReduceOp.SUM).wait()
     want = sum(np.concatenate(group(r, tensors)) for r in range(me.size))
     np.testing.assert_array_equal(np.concatenate(arrays), want)
 
@@ -38,14 +38,14 @@ def reduce(me: Rank, tensors: int, name: str = "g") -> None:
 def scatter(me: Rank, tensors: int, name: str = "g") -> None:
     arrays = [np.full(me.size, 10 * i + me.rank, "int64") for i in range(tensors)]
     parts = [np.empty(1, "int64") for _ in arrays]
-    me.backend.wait(me.submit(Kind.REDUCESCATTER, name, arrays, parts, grouped=True, op=ReduceOp.SUM))
+    me.submit(Kind.REDUCESCATTER, name, arrays, parts, grouped=True, op=ReduceOp.SUM).wait()
     want = 10 * me.size * np.arange(tensors) + me.size * (me.size - 1) // 2
     np.testing.assert_array_equal(np.concatenate(parts), want)
 
 
 def broadcast(me: Rank, tensors: int, name: str = "g") -> None:
     arrays = group(me.rank, tensors)
-    me.backend.wait(me.submit(Kind.BROADCAST, name, arrays, grouped=True, root=me.size - 1))
+    me.submit(Kind.BROADCAST, name, arrays, grouped=True, root=me.size - 1).wait()
     np.testing.assert_array_equal(np.concatenate(arrays), np.concatenate(group(me.size - 1, tensors)))
 
 
@@ -69,7 +69,7 @@ def test_a_group_of_any_size_is_carried_out(collective: Any, tensors: int) -> No
         for _ in range(2):
             collective(me, tensors)
         array = np.full(3, me.rank)
-        me.backend.wait(me.allreduce(array, "after"))
+        me.allreduce(array, "after").wait()
         np.testing.assert_array_equal(array, np.full(3, 1))
         assert me.backend.snapshot().pending == ()
 
@@ -99,34 +99,36 @@ def test_who_brings_another_number_of_tensors_fails_the_group_on_all_ranks(
         assert f"{count} tensor" in texts[0], texts[0]
 
 
-def test_who_is_slow_to_submit_the_parts_of_a_failed_group_does_not_meet_the_next_one() -> None:
+def test_who_is_slow_to_submit_the_parts_of_a_failed_group_does_not_meet_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rank 0 has been told of the failure, and tries again, before rank 1 submits another part of the first group."""
 
     with Crew(2) as crew:
         zero, one = crew.ranks
         ticket = zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
-        assert isinstance(ticket, GroupTicket)
-        submit, again = one.backend._submit, list[Any]()
+        assert isinstance(ticket, _Parts)
+        submit, again = TableOperation._submit, list[Any]()
 
         def slow(*arguments: Any) -> Any:
             part = submit(*arguments)
-            if not again and zero.backend.done(ticket.parts[0]):
+            if not again and arguments[0]._backend is one.backend and ticket._parts[0].done():
                 with pytest.raises(MismatchError):
-                    zero.backend.wait(ticket)
+                    ticket.wait()
                 again.append(zero.submit(Kind.ALLREDUCE, "g", group(0, 4097), grouped=True))
             return part
 
-        one.backend._submit = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(TableOperation, "_submit", slow)
         failed = one.submit(Kind.ALLREDUCE, "g", group(1, 4097), grouped=True)
         with pytest.raises(MismatchError):
-            one.backend.wait(failed)
+            failed.wait()
         assert again
         arrays = group(1, 4097)
         right = one.submit(Kind.ALLREDUCE, "g", arrays, grouped=True)
-        until(lambda: one.backend.done(right))
-        one.backend.wait(right)
+        until(right.done)
+        right.wait()
         np.testing.assert_array_equal(np.concatenate(arrays), sum(np.concatenate(group(r, 4097)) for r in range(2)))
-        zero.backend.wait(again[0])
+        again[0].wait()
 
 
 def test_parts_of_a_failed_group_do_not_meet_the_next_one() -> None:
@@ -137,17 +139,17 @@ def test_parts_of_a_failed_group_do_not_meet_the_next_one() -> None:
         failed = [zero.submit(Kind.ALLREDUCE, "g", group(0, 1), grouped=True)]
         stale = one.submit(Kind.ALLREDUCE, "g", group(7, 5000), grouped=True)
         with pytest.raises(MismatchError):
-            zero.backend.wait(failed[0])
+            failed[0].wait()
         arrays = [group(r, 5000) for r in range(2)]
         again = [zero.submit(Kind.ALLREDUCE, "g", arrays[0], grouped=True)]
-        assert isinstance(again[0], GroupTicket)
-        assert not any(map(zero.backend.done, again[0].parts))
+        assert isinstance(again[0], _Parts)
+        assert not any(part.done() for part in again[0]._parts)
         with pytest.raises(MismatchError):
-            one.backend.wait(stale)
+            stale.wait()
         again.append(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True))
-        for rank, ticket in zip(crew.ranks, again, strict=True):
-            until(lambda rank=rank, ticket=ticket: rank.backend.done(ticket))  # type: ignore[misc]
-            rank.backend.wait(ticket)
+        for ticket in again:
+            until(ticket.done)
+            ticket.wait()
         want = sum(np.concatenate(group(r, 5000)) for r in range(2))
         for brought in arrays:
             np.testing.assert_array_equal(np.concatenate(brought), want)
@@ -179,8 +181,8 @@ def test_a_group_is_withdrawn_though_its_lock_is_held_for_long() -> None:
         assert withdrawn == [Status.PENDING, Status.OK]
         assert len(zero.backend.snapshot().pending) == 2
         after = one.submit(Kind.ALLREDUCE, "g", group(1, 4097), grouped=True)
-        zero.backend.wait(before)
-        one.backend.wait(after)
+        before.wait()
+        after.wait()
 
 
 def test_what_differs_in_a_tensor_that_is_not_described_is_still_a_mismatch() -> None:
@@ -190,21 +192,21 @@ def test_what_differs_in_a_tensor_that_is_not_described_is_still_a_mismatch() ->
             arrays = group(0, 1000)
             arrays[-1] = np.ones(3 + rank.rank)
             tickets.append(rank.submit(Kind.ALLREDUCE, "g", arrays, grouped=True))
-        for rank, ticket in zip(crew.ranks, tickets, strict=True):
+        for ticket in tickets:
             with pytest.raises(MismatchError, match="a tensor after the first 32"):
-                rank.backend.wait(ticket)
+                ticket.wait()
 
 
 def test_a_group_is_done_when_all_its_parts_are() -> None:
     with Crew(2) as crew:
         zero, one = crew.ranks
         tickets = [zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)]
-        assert isinstance(tickets[0], GroupTicket) and not zero.backend.done(tickets[0])
+        assert isinstance(tickets[0], _Parts) and not tickets[0].done()
         tickets.append(one.submit(Kind.ALLREDUCE, "g", group(1, 5000), grouped=True))
-        for rank, ticket in zip(crew.ranks, tickets, strict=True):
-            while not rank.backend.done(ticket):
+        for ticket in tickets:
+            while not ticket.done():
                 pass
-            rank.backend.wait(ticket)
+            ticket.wait()
 
 
 def test_a_group_in_flight_cannot_be_submitted_again_and_nothing_of_the_second_stays() -> None:
@@ -219,7 +221,7 @@ def test_a_group_in_flight_cannot_be_submitted_again_and_nothing_of_the_second_s
         assert len(zero.backend.snapshot().pending) == 2
         tickets.append(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True))
         for rank, ticket in zip(crew.ranks, tickets, strict=True):
-            rank.backend.wait(ticket)
+            ticket.wait()
             assert rank.backend.snapshot().pending == ()
 
 
@@ -242,9 +244,9 @@ def test_a_group_goes_on_without_whom_ctrl_c_called_away() -> None:
 
         zero.backend._lib = Interrupted()  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
-            zero.backend.wait(ticket)
+            ticket.wait()
         zero.backend._lib = library
-        one.backend.wait(one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True, op=ReduceOp.SUM))
+        one.submit(Kind.ALLREDUCE, "g", arrays[1], grouped=True, op=ReduceOp.SUM).wait()
         for i, array in enumerate(arrays[1]):
             assert (array == 20 * i + 1).all()
 
@@ -255,11 +257,11 @@ def test_a_group_that_fails_says_so_of_every_part() -> None:
         zero, one, two = crew.ranks
         first = zero.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
         second = two.submit(Kind.ALLREDUCE, "g", group(0, 5000), grouped=True)
-        assert isinstance(first, GroupTicket) and isinstance(second, GroupTicket)
+        assert isinstance(first, _Parts) and isinstance(second, _Parts)
         third = one.submit(Kind.ALLREDUCE, "g", group(0, 3), grouped=True)
-        for rank, ticket in ((two, second.parts[1]), (two, second.parts[0]), (one, third), (zero, first)):
+        for ticket in (second._parts[1], second._parts[0], third, first):
             with pytest.raises(MismatchError, match="3 tensor"):
-                rank.backend.wait(ticket)
+                ticket.wait()
 
 
 def test_a_part_that_was_withdrawn_says_so() -> None:
@@ -268,4 +270,4 @@ def test_a_part_that_was_withdrawn_says_so() -> None:
         ticket = zero.submit(Kind.ALLREDUCE, "g", group(0, 3), grouped=True)
         assert zero.backend._lib.withdraw(zero.backend._core, ticket.number) == Status.OK
         with pytest.raises(HorovodInternalError, match="a part of the group 'g' failed"):
-            zero.backend.wait(ticket)
+            ticket.wait()

@@ -13,10 +13,10 @@ from tests.engine.table_crew import DEADLINE_S, Crew, Rank, run
 
 from hora.config.settings import Settings
 from hora.engine import table
-from hora.engine.backend import What
+from hora.engine.backend import EventKind
 from hora.engine.tablefault import Status
 from hora.errors import HorovodInternalError, MismatchError
-from hora.transport.base import Kind, ReduceOp
+from hora.types import Kind, ReduceOp
 
 
 def test_a_join_that_is_waited_for_in_slices_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_a_join_that_is_waited_for_in_slices_joins_once(monkeypatch: pytest.Monk
             for step in range(1 + (epoch + me.rank) % 3):
                 present = [r for r in range(3) if 1 + (epoch + r) % 3 > step]
                 array = np.full(3, 100.0 * epoch + 10 * step + me.rank)
-                me.backend.wait(me.allreduce(array, f"step {step}"))
+                me.allreduce(array, f"step {step}").wait()
                 np.testing.assert_array_equal(array, np.full(3, sum(100.0 * epoch + 10 * step + r for r in present)))
             last.append(me.backend.join(False))
         return last
@@ -51,7 +51,7 @@ def test_what_needs_all_is_refused_whoever_has_joined(joins: int, kind: Kind, co
                 more = {"splits": (count // 2, count // 2)}
             outputs = [np.empty(count // 2)] if kind is Kind.REDUCESCATTER else None
             with pytest.raises(HorovodInternalError, match=f"rank {joins} has joined"):
-                me.backend.wait(me.submit(kind, "x", [np.ones(count)], outputs, **more))
+                me.submit(kind, "x", [np.ones(count)], outputs, **more).wait()
         assert me.backend.join(False) == 1 - joins
 
     run(2, body)
@@ -65,7 +65,7 @@ def test_averages_are_over_active_ranks_if_one_of_the_absent_said_so(count: int)
         for said in (*itertools.product((False, True), repeat=me.size), (False,) * me.size):
             for step in range(me.rank + 1):
                 mean = np.full(count, 12.0)
-                me.backend.wait(me.allreduce(mean, "mean", op=ReduceOp.AVERAGE))
+                me.allreduce(mean, "mean", op=ReduceOp.AVERAGE).wait()
                 brought = me.size - step
                 want = 12.0 if any(said[:step]) else 12.0 * brought / me.size
                 np.testing.assert_array_equal(mean, np.full(count, want), f"{said} {step}")
@@ -87,7 +87,7 @@ def test_what_was_submitted_and_not_waited_for_before_join_is_carried_out(count:
             tickets = [me.allreduce(array, name) for name, array in arrays.items()]
             me.backend.join(False)
             for ticket in tickets:
-                me.backend.wait(ticket)
+                ticket.wait()
             for array in arrays.values():
                 np.testing.assert_array_equal(array, np.full(count, 30.0 * epoch + 3))
             me.barrier()
@@ -105,7 +105,7 @@ def test_who_is_back_from_join_may_bring_another_shape_under_the_same_name(shape
             for step in range(1 + 2 * ((epoch + me.rank) % 3)):
                 present = [r for r in range(3) if 1 + 2 * ((epoch + r) % 3) > step]
                 array = np.full(count, float(epoch + step + me.rank))
-                me.backend.wait(me.allreduce(array, "x"))
+                me.allreduce(array, "x").wait()
                 np.testing.assert_array_equal(array, np.full(count, float(sum(epoch + step + r for r in present))))
             me.backend.join(False)
 
@@ -117,7 +117,7 @@ def test_a_mismatch_among_those_who_are_left_is_one() -> None:
         if me.rank:
             me.until_joined(0)
             with pytest.raises(MismatchError, match="shapes"):
-                me.backend.wait(me.allreduce(np.ones(2 + me.rank), "x"))
+                me.allreduce(np.ones(2 + me.rank), "x").wait()
         me.backend.join(False)
 
     run(3, body)
@@ -133,10 +133,10 @@ def test_an_adasum_of_fewer_ranks_than_asked_for_is_refused(count: int) -> None:
             for joined in (0, 1):
                 me.until_joined(joined)
             with pytest.raises(HorovodInternalError) as caught:
-                me.backend.wait(me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM))
+                me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM).wait()
             text = str(caught.value)
         me.backend.join(False)
-        me.backend.wait(me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM))
+        me.allreduce(np.ones(count), "ada", op=ReduceOp.ADASUM).wait()
         return text
 
     *_, first, second = run(4, body)
@@ -158,9 +158,9 @@ def test_what_is_agreed_on_together_is_carried_out_together_up_to_the_bound(fusi
         tickets = [me.allreduce(np.ones(10_000, "float32"), name) for name in "abc"]
         gate.wait(DEADLINE_S)
         for ticket in tickets:
-            me.backend.wait(ticket)
+            ticket.wait()
         me.backend.join(False)
-        return [event.detail for event in me.backend.events() if event.what is What.BEGIN]
+        return [event.detail for event in me.backend.events() if event.what is EventKind.BEGIN]
 
     largest = max(run(2, body, Settings(fusion_bytes=fusion_bytes))[0])
     assert largest == batch
@@ -174,19 +174,19 @@ def test_who_has_joined_is_waited_for_until_it_has_its_own_results(both_join: bo
         lib, last = zero.backend._lib, ctypes.c_int()
         first = np.full(3, 1.0)
         ticket = zero.allreduce(first, "x")
-        one.backend.wait(one.allreduce(np.full(3, 10.0), "x"))
+        one.allreduce(np.full(3, 10.0), "x").wait()
         joined = lib.join(zero.backend._core, 0)  # and does not come to its results yet
         array = np.full(3, 100.0)
         alone = one.allreduce(array, "x")
-        assert not one.backend.done(alone)
+        assert not alone.done()
         if both_join:
             assert lib.join(one.backend._core, 0) == joined
             assert lib.join_wait(one.backend._core, joined, 0, ctypes.byref(last)) == Status.PENDING
-        zero.backend.wait(ticket)
+        ticket.wait()
         np.testing.assert_array_equal(first, np.full(3, 11.0))
         answer = lib.join_wait(zero.backend._core, joined, 0, ctypes.byref(last))
         assert answer == (Status.OK if both_join else Status.PENDING)
-        one.backend.wait(alone)
+        alone.wait()
         np.testing.assert_array_equal(array, np.full(3, 100.0))
         if not both_join:
             assert lib.join(one.backend._core, 0) == joined
@@ -201,15 +201,15 @@ def test_who_has_joined_is_known_to_be_through_after_four_billion_rounds(count: 
     gate = threading.Barrier(2)
 
     def body(me: Rank) -> None:
-        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        me.allreduce(np.ones(count), "x").wait()
         gate.wait(DEADLINE_S)
         if me.rank == 0:
             me.set_round((1 << 32) - 1)
         gate.wait(DEADLINE_S)
-        me.backend.wait(me.allreduce(np.ones(count), "x"))
+        me.allreduce(np.ones(count), "x").wait()
         for step in range(3 if me.rank == 0 else 0):
             array = np.full(count, float(step))
-            me.backend.wait(me.allreduce(array, "x"))
+            me.allreduce(array, "x").wait()
             np.testing.assert_array_equal(array, np.full(count, float(step)))
         me.backend.join(False)
 

@@ -21,11 +21,12 @@ from tests.launch.jobs import clean_environment
 
 from hora.config.limits import limits_named
 from hora.config.settings import Settings
+from hora.engine.backend import Operation
 from hora.engine.monitor import Monitor
 from hora.engine.table import TableBackend
 from hora.errors import EnvironmentUnfit, HorovodInternalError, MismatchError, PeerLostError, ShutDownError
 from hora.transport import shm
-from hora.transport.base import Kind
+from hora.types import Kind
 from hora.wire.messages import Peer
 
 
@@ -62,21 +63,21 @@ def test_ctrl_c_ends_every_call_while_a_stopped_rank_holds_the_lock() -> None:
         zero, one = crew.ranks
         array = np.ones(5000)
         ticket = zero.allreduce(array, "x")
-        again = zero.backend.immediate(zero._requests[next(iter(zero._requests))])
+        again = next(iter(zero.operations.values()))
         one.hold_lock()
         interrupted(zero, "submit", lambda: zero.allreduce(np.ones(3), "y"))
-        interrupted(zero, "submit_one", lambda: again.start(array.ctypes.data, array))
-        interrupted(zero, "finish", lambda: zero.backend.wait(ticket))
+        interrupted(zero, "submit_one", lambda: again.start_at(array.ctypes.data, array))
+        interrupted(zero, "finish", ticket.wait)
         interrupted(zero, "join", lambda: zero.backend.join(False))
         interrupted(zero, "set", lambda: zero.allreduce(np.ones(3), "z", members=(0,)))
         interrupted(zero, "leave", zero.backend.leave)
         one.let_go_of_lock()
         own = np.ones(5000)
-        one.backend.wait(one.allreduce(own, "x"))  # which goes on without whom Ctrl-C called away
+        one.allreduce(own, "x").wait()  # which goes on without whom Ctrl-C called away
         np.testing.assert_array_equal(own, np.full(5000, 2.0))
         pair = [rank.allreduce(np.ones(3), "y") for rank in crew.ranks]
-        for rank, waits in zip(crew.ranks, pair, strict=True):
-            rank.backend.wait(waits)
+        for waits in pair:
+            waits.wait()
         assert zero.backend.snapshot().pending == ()
 
 
@@ -88,7 +89,7 @@ def test_who_holds_the_lock_and_does_not_run_is_named_and_given_up(caplog: pytes
 
     def waits() -> None:
         with pytest.raises(PeerLostError) as caught:
-            zero.backend.wait(zero.allreduce(np.ones(3), "x"))
+            zero.allreduce(np.ones(3), "x").wait()
         said.append(caught.value)
 
     thread = threading.Thread(target=waits, daemon=True)
@@ -112,7 +113,7 @@ def test_who_leaves_does_not_wait_for_ever_for_the_lock() -> None:
     one.hold_lock()
     zero.backend.leave()
     with pytest.raises(ShutDownError, match=r"'x' cannot be done: the others have given rank 1 up: it holds the lock"):
-        one.backend.wait(one.allreduce(np.ones(3), "x"))
+        one.allreduce(np.ones(3), "x").wait()
     crew.__exit__()
 
 
@@ -123,15 +124,15 @@ def test_a_thread_that_waits_while_another_shuts_down_is_told(kind: str) -> None
     zero, one = crew.ranks
     said: list[BaseException] = []
     ready = zero.allreduce(np.ones(4), "ready"), one.allreduce(np.ones(4), "ready")
-    for rank, ticket in zip(crew.ranks, ready, strict=True):
-        rank.backend.wait(ticket)
-    again = zero.backend.immediate(zero._requests[next(iter(zero._requests))])
+    for ticket in ready:
+        ticket.wait()
+    again = next(iter(zero.operations.values()))
     array = np.ones(4)
     calls: dict[str, Callable[[], object]] = {
-        "wait": lambda: zero.backend.wait(zero.allreduce(np.ones(5000), "x")),
+        "wait": lambda: zero.allreduce(np.ones(5000), "x").wait(),
         "join": lambda: zero.backend.join(False),
-        "again": lambda: again(array.ctypes.data),
-        "group": lambda: zero.backend.wait(zero.submit(Kind.ALLREDUCE, "g", [np.ones(1)] * 5000, grouped=True)),
+        "again": lambda: again.run(array.ctypes.data),
+        "group": lambda: zero.submit(Kind.ALLREDUCE, "g", [np.ones(1)] * 5000, grouped=True).wait(),
     }
 
     def waits() -> None:
@@ -154,13 +155,13 @@ def test_a_thread_that_waits_while_another_shuts_down_is_told(kind: str) -> None
 def test_calls_after_the_end_are_refused_and_harmless() -> None:
     crew = Crew(1)
     (me,) = crew.ranks
-    again = me.backend.immediate(_request(me))
+    again = _operation(me)
     core = me.backend._core
     crew.__exit__()
     me.backend._core = core  # as a thread has it that was about to call
     array = np.ones(4)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
-        again(array.ctypes.data)
+        again.run(array.ctypes.data)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
         me.backend.join(False)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
@@ -171,9 +172,9 @@ def test_calls_after_the_end_are_refused_and_harmless() -> None:
     me.backend._core = None
 
 
-def _request(me: Rank) -> Any:
-    me.backend.wait(me.allreduce(np.ones(4), "x"))
-    return me._requests[next(iter(me._requests))]
+def _operation(me: Rank) -> Operation:
+    me.allreduce(np.ones(4), "x").wait()
+    return next(iter(me.operations.values()))
 
 
 SHUTS_DOWN = """
@@ -183,7 +184,7 @@ from tests.engine.table_crew import Crew, until
 said = []
 def waits(rank, name):
     try:
-        rank.backend.wait(rank.allreduce(np.ones(3), name))
+        rank.allreduce(np.ones(3), name).wait()
     except BaseException as error:
         said.append(type(error).__name__)
 for _ in range(20 if sys.argv[1] == "shutdown" else 1):
@@ -221,8 +222,8 @@ from tests.engine.table_crew import Rank
 fd, parent = map(int, sys.argv[1:])
 peers = [Peer(0, 0, parent, "here"), Peer(1, 1, os.getpid(), "here")]
 me = Rank(TableBackend(fd, 1, peers, Settings()), 1, 2, None)
-me.backend.wait(me.allreduce(np.ones(3), "both"))
-me.backend.wait(me.allreduce(np.ones(3), "never"))
+me.allreduce(np.ones(3), "both").wait()
+me.allreduce(np.ones(3), "never").wait()
 """
 
 
@@ -233,13 +234,13 @@ def test_the_end_of_a_process_is_seen_without_a_hub() -> None:
         peers = [Peer(0, 0, os.getpid(), "here"), Peer(1, 1, process.pid, "here")]
         me = Rank(TableBackend(segment.fd, 0, peers, Settings()), 0, 2, None)
         array = np.ones(3)
-        me.backend.wait(me.allreduce(array, "both"))
+        me.allreduce(array, "both").wait()
         np.testing.assert_array_equal(array, np.full(3, 2.0))
         ticket = me.allreduce(array, "another")
         assert me.backend._lib.dead(me.backend._core) == -1
         process.kill()
         with pytest.raises(PeerLostError, match=f"rank 1 .*pid {process.pid}") as caught:
-            me.backend.wait(ticket)
+            ticket.wait()
         assert caught.value.rank == 1 and me.backend._lib.dead(me.backend._core) == 1
         me.backend.leave()
         me.backend.close()
@@ -276,7 +277,7 @@ def test_a_check_that_fails_ends_the_job_with_one_sentence_on_all_ranks() -> Non
             elif me.rank == 1:
                 me.backend.join(False)
             else:
-                me.backend.wait(me.allreduce(np.ones(3 if me.rank == 2 else 5000), f"x{me.rank}"))
+                me.allreduce(np.ones(3 if me.rank == 2 else 5000), f"x{me.rank}").wait()
         assert caught.value.rank == 0
 
     run(4, body)
@@ -290,7 +291,7 @@ def test_no_number_of_a_ticket_makes_the_core_read_what_is_not_its_own(number: i
     assert lib.done(core, number) == 1 and lib.failure(core, number) == 0 and not lib.take(core, number, 0, None)
     lib.release(core, number)
     lib.withdraw(core, number)
-    me.backend.wait(me.allreduce(np.ones(3), "x"))
+    me.allreduce(np.ones(3), "x").wait()
     assert lib.finish(core, number, 0) == 3  # ABORTED: see above
     crew.__exit__()
 
@@ -301,12 +302,12 @@ def test_a_failure_whose_reason_was_overwritten_is_told_as_one() -> None:
     zero, one = crew.ranks
     first = zero.allreduce(np.ones(1), "first"), one.allreduce(np.ones(2), "first")
     for _ in range(256):
-        for rank, ticket in [(rank, rank.allreduce(np.ones(1 + rank.rank), "next")) for rank in crew.ranks]:
+        for ticket in [rank.allreduce(np.ones(1 + rank.rank), "next") for rank in crew.ranks]:
             with pytest.raises(MismatchError):
-                rank.backend.wait(ticket)
-    for rank, ticket in zip(crew.ranks, first, strict=True):
+                ticket.wait()
+    for ticket in first:
         with pytest.raises(HorovodInternalError, match="'first' failed, and so many others since"):
-            rank.backend.wait(ticket)
+            ticket.wait()
     crew.__exit__()
 
 

@@ -15,26 +15,26 @@ import pytest
 from tests.launch.jobs import run_hora
 from tests.light import LIGHT_TORCH
 
-from hora.engine.backend import Event, What
-from hora.engine.request import Request, Segment
+from hora.engine.backend import EventKind, OperationEvent
+from hora.engine.request import Request, TensorSpec
 from hora.engine.timeline import Timeline
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.transport.base import DType, Kind, ReduceOp
+from hora.types import DType, Kind, ReduceOp, Reduction
 
 
 def request(name: str, op: ReduceOp = ReduceOp.SUM) -> Request:
-    return Request(Kind.ALLREDUCE, name, (Segment(DType.FLOAT32, (3, 4)),), (0, 1), op=op)
+    return Request(Kind.ALLREDUCE, name, (TensorSpec(DType.FLOAT32, (3, 4)),), (0, 1), how=Reduction(op))
 
 
-def life(r: Request, start_ns: int, moves: bool) -> list[Event]:
+def life(r: Request, start_ns: int, moves: bool) -> list[OperationEvent]:
     events = [
-        Event(start_ns + 5_000, r, What.SUBMITTED, 0, 0),
-        Event(start_ns + 1_000, r, What.ARRIVED, 1, 0),
-        Event(start_ns + 5_000, r, What.ARRIVED, 0, 0),
-        Event(start_ns + 5_000, r, What.AGREED, 0, 0),
-        Event(start_ns + 90_000, r, What.END, 0, 0),
+        OperationEvent(start_ns + 5_000, r, EventKind.SUBMITTED, 0, 0),
+        OperationEvent(start_ns + 1_000, r, EventKind.ARRIVED, 1, 0),
+        OperationEvent(start_ns + 5_000, r, EventKind.ARRIVED, 0, 0),
+        OperationEvent(start_ns + 5_000, r, EventKind.AGREED, 0, 0),
+        OperationEvent(start_ns + 90_000, r, EventKind.END, 0, 0),
     ]
-    return [*events[:4], Event(start_ns + 9_000, r, What.BEGIN, 0, 2), events[4]] if moves else events
+    return [*events[:4], OperationEvent(start_ns + 9_000, r, EventKind.BEGIN, 0, 2), events[4]] if moves else events
 
 
 def make(path: Path, **more: Any) -> Timeline:
@@ -125,7 +125,7 @@ def test_the_file_is_valid_after_every_write_and_shows_what_never_finished(tmp_p
         timeline.write(life(request(f"allreduce.{i}"), start + i, i % 2 == 0)[:4])
         json.loads(path.read_text())
     waiting = request("allreduce.waiting")
-    timeline.write([Event(start, waiting, What.SUBMITTED, 0, 0)])
+    timeline.write([OperationEvent(start, waiting, EventKind.SUBMITTED, 0, 0)])
     timeline.close()
     timeline.close()
     assert ["NEGOTIATE_ALLREDUCE"] in check_nesting(json.loads(path.read_text())).values()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(?:#[^)]*)?\)")
 FILE = re.compile(r"`(?P<path>(?:src/hora|native|tests|bench|docs|examples)/[\w./*-]+\.\w+)`(?:, `(?P<name>\w+)`)?")
 
 
-@pytest.mark.parametrize("script", ["docs/generate.py", "bench/readme.py"])
+@pytest.mark.parametrize("script", ["docs/generate.py", "docs/stubs.py", "bench/readme.py"])
 def test_generated_parts_are_current(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / script), "--check"], capture_output=True, text=True, timeout=60, cwd=ROOT
@@ -57,14 +57,13 @@ def test_the_project_speaks_of_itself_alone() -> None:
     assert [page.name for page in PAGES if re.search(r"/(?:work|root|opt|home)/", page.read_text())] == []
 
 
-def test_version_is_the_same_everywhere() -> None:
+def test_version_is_in_one_place() -> None:
     import tomllib
 
     import hora
 
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert hora.__version__ == version
-    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]  # it is read from hora
+    assert f"## [{hora.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_code_in_the_documents_is_code() -> None:

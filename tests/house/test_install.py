@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import hora
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE = "hora/transport/_core.so"
 TIMEOUT_S = 100
@@ -82,12 +84,12 @@ def test_wheel_with_compiler_carries_the_core(checkout: Path, tmp_path: Path) ->
     wheel, output = build(checkout, tmp_path / "dist", "--wheel", HORA_BUILD_CORE="require")
     assert notes(output) == []
     assert wheel.name.startswith("hora-") and "-py3-none-linux" in wheel.name
-    assert {CORE, "hora/py.typed", "hora/cli/main.py"} <= names(wheel)
+    assert {CORE, "hora/py.typed", "hora/torch/collectives.pyi", "hora/cli/main.py"} <= names(wheel)
     python = python_of_new_venv(tmp_path / "env", wheel)
     assert run(python, WHERE, tmp_path).startswith(str(tmp_path))
     load = f"import ctypes, hora, os; ctypes.CDLL(os.path.dirname(hora.__file__) + '/../{CORE}'); print('loaded')"
     assert run(python, load, tmp_path) == "loaded"
-    assert run(python, "import importlib.metadata as m; print(m.version('hora'))", tmp_path) == "0.1.0"
+    assert run(python, "import importlib.metadata as m; print(m.version('hora'))", tmp_path) == hora.__version__
 
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/nonexistent/cc"])

@@ -101,7 +101,8 @@ before = set(sys.modules)
 import hora.keras as hvd
 brought = set(sys.modules) - before
 heavy = {"cloudpickle", "rich", "click", "psutil", "asyncio", "hora.torch", "hora.tensorflow", "hora.jax",
-         "hora.keras.optimizer", "hora.keras.callbacks", "hora.engine.hub", "hora.engine.talk", "hora.launch"}
+         "hora.keras.optimizer", "hora.keras.callbacks", "hora.engine.hub", "hora.engine.message_backend",
+         "hora.launch"}
 assert not brought & heavy, brought & heavy
 
 names = {}

@@ -17,8 +17,8 @@ Function = Callable[[ModuleType, int, int], None]
 
 SIZES = (1, 2, 3, 4)
 # By transport: the sizes of bodies that only use collectives which other bodies try everywhere, and of those others.
-FRONT_END_SIZES = {"shm": (1, 2, 3), "gloo": (2,), "shm+tcp": (2,), "shm+gloo": ()}
-ALL_SIZES = {"shm": SIZES, "gloo": (2, 3), "shm+tcp": (2, 4), "shm+gloo": (3,)}
+FRONT_END_SIZES = {"shm": (1, 2, 3), "gloo": (2,), "shm+tcp": (2,), "shm+ucx": (), "shm+gloo": ()}
+ALL_SIZES = {"shm": SIZES, "gloo": (2, 3), "shm+tcp": (2, 4), "shm+ucx": (3,), "shm+gloo": (3,)}
 _FRONT_END = (
     "adasum_optimizer", "compression", "guards", "objects", "optimizer", "optimizer_beside", "optimizer_guarded",
     "optimizer_uneven", "summary", "sync_batch_norm",

@@ -31,6 +31,7 @@ STOP_TIMEOUT_S = 10.0
 # With one rank a host there would be nothing but Gloo; ``tests/engine/test_hierarchical.py`` has that and many more.
 LAYOUTS = {
     "shm+tcp": {2: ("ea", "eb"), 3: ("ea", "eb", "ea"), 4: ("ea", "eb", "eb", "ec")},
+    "shm+ucx": {3: ("ea", "eb", "ea")},
     "shm+gloo": {3: ("ea", "ea", "eb"), 4: ("ea", "ea", "eb", "eb")},
 }
 
@@ -104,7 +105,8 @@ class Crew:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-            "HORA_TRANSPORT": "auto" if self.transport == "shm+tcp" else self.transport,
+            "HORA_TRANSPORT": {"shm+tcp": "auto", "shm+ucx": "ucx"}.get(self.transport, self.transport),
+            "UCX_TLS": "tcp",  # what every machine has
             "HORA_DYNAMIC_PROCESS_SETS": "1",
             "OMP_NUM_THREADS": "1",
         }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

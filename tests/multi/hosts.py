@@ -15,7 +15,7 @@ from typing import IO
 
 from hora.config.world import places
 from hora.engine.hub import Hub
-from hora.wire.door import listen_tcp
+from hora.wire.listen import listen_tcp
 
 
 class Hosts:

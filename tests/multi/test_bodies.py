@@ -9,7 +9,9 @@ import pytest
 from tests.multi.body import SIZES, all_bodies
 from tests.multi.crew import Crew
 
-TRANSPORTS = ("shm", "gloo", "shm+tcp", "shm+gloo")
+from hora.transport.fabric import library
+
+TRANSPORTS = ("shm", "gloo", "shm+tcp", "shm+ucx", "shm+gloo")
 BODIES = all_bodies()
 
 
@@ -62,4 +64,6 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "size", "transport"), CASES)
 def test_body(crews: Crews, name: str, size: int, transport: str) -> None:
+    if transport == "shm+ucx" and not library():
+        pytest.skip("UCX is not installed")
     crews.get(size, transport).run(name)

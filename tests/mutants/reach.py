@@ -19,6 +19,9 @@ _TABLE = [
 _SEEN = ["tests/engine/test_snapshot.py", "tests/engine/test_stall.py", "tests/engine/test_timeline.py"]
 _SANITIZED = ["tests/native/test_sanitizers.py", "-k", "address and not planted"]
 _HOSTS = ["tests/engine/test_hierarchical.py", "tests/transport/test_preload.py"]
+_BETWEEN_HOSTS = ("hosts.c", "tree.c", "link.c", "mac.c", "carry.c", "exchange.c", "ucx.c")
+_CODES = ["tests/native/test_mac.py"]
+_LINKS, _CROWD = ["tests/engine/test_links.py"], ["tests/native/test_crowd.py", "-k", "not thousand"]
 _SUBJECTS = {
     "native": "allreduce or gather or order or joining or mistakes or lifecycle",
     "engine": "allreduce or gather or order or joining or mistakes or lifecycle",
@@ -28,35 +31,38 @@ _SUBJECTS = {
 }
 # Files that no test mirrors by name, or that others reach as well.
 _MORE = {
-    "checkpoint/whole.py": ["tests/checkpoint", "tests/lab/records/test_files.py"],
+    "files.py": ["tests/checkpoint", "tests/lab/records/test_files.py"],
     "checkpoint/store.py": ["tests/workloads/test_run.py"],
-    "engine/backend.py": ["tests/engine/test_table.py", "tests/engine/test_talk.py"],
-    "engine/carry.py": ["tests/engine/test_talk.py"],
+    "engine/backend.py": ["tests/engine/test_table.py", "tests/engine/test_message_backend.py"],
+    "engine/execute.py": ["tests/engine/test_message_backend.py"],
+    "engine/choice.py": ["tests/engine/test_hub.py"],
     "engine/core.py": ["tests/engine/test_session.py"],
-    "engine/handle.py": ["tests/torch/test_alone.py"],
+    "engine/gathering.py": ["tests/engine/test_rendezvous.py", "tests/engine/test_hub.py"],
+    "engine/handle.py": ["tests/torch/test_unbucketed.py"],
     "engine/hosttable.py": ["tests/engine/test_hierarchical.py"],
-    "engine/line.py": ["tests/engine/test_hub.py", "tests/engine/test_talk.py"],
+    "engine/hub_connection.py": ["tests/engine/test_hub.py", "tests/engine/test_message_backend.py"],
     "engine/monitor.py": ["tests/engine/test_stall.py", "tests/engine/test_timeline.py"],
     "engine/negotiate.py": ["tests/engine/test_agree.py", "tests/engine/test_simulate.py"],
     "engine/process_set.py": ["tests/engine/test_session.py"],
     "engine/request.py": ["tests/engine/test_table.py", "tests/engine/test_agree.py"],
     "engine/table.py": ["tests/engine/test_stall.py"],
+    "engine/tableoperation.py": _TABLE,
     "engine/tablefault.py": [*_TABLE, "tests/engine/test_explain.py"],
     "engine/tableview.py": ["tests/engine/test_table.py", "tests/engine/test_stall.py"],
     "ops/numbering.py": ["tests/torch/test_numbering.py"],
-    "ops/started.py": ["tests/ops/test_host.py"],
+    "ops/operation.py": ["tests/ops/test_host.py", "tests/torch/test_unbucketed.py"],
     "schedule/decay.py": ["tests/schedule"],
     "schedule/momentum.py": ["tests/schedule", "tests/workloads/test_run.py"],
     "schedule/show.py": ["tests/schedule", "tests/cli/test_plan.py"],
     "schedule/warmup.py": ["tests/schedule"],
-    "torch/autograd.py": ["tests/torch/test_alone.py"],
-    "torch/collectives.py": ["tests/torch/test_alone.py", "tests/torch/test_surface.py"],
-    "torch/functions.py": ["tests/torch/test_alone.py"],
+    "torch/autograd.py": ["tests/torch/test_unbucketed.py"],
+    "torch/collectives.py": ["tests/torch/test_unbucketed.py", "tests/torch/test_surface.py"],
+    "torch/functions.py": ["tests/torch/test_unbucketed.py"],
     "torch/hooks.py": ["tests/torch/test_optimizer.py"],
     "torch/memory.py": ["tests/torch/test_bucket.py"],
     "torch/reducer.py": ["tests/torch/test_optimizer.py", "tests/torch/test_bucket.py"],
-    "torch/repeat.py": ["tests/torch/test_alone.py"],
-    "torch/submit.py": ["tests/torch/test_alone.py", "tests/torch/test_adapter.py"],
+    "torch/submit.py": ["tests/torch/test_unbucketed.py", "tests/torch/test_adapter.py"],
+    "torch/travel.py": ["tests/torch/test_optimizer.py", "tests/torch/test_bucket.py"],
 }  # fmt: skip
 _DEATHS = ["tests/chaos/test_kill.py", "-k", "shm"]
 _DIES = ("circle", "hub", "monitor", "session", "table")  # of the engine: what a death goes through
@@ -82,6 +88,9 @@ def stages(tree: Tree, file: str) -> list[list[str]]:
         name = PurePosixPath(file).name
         mine = [_NUMBERS] if name in ("kernels.c", "finite.c") else briefly
         mine += [_SEEN] if name == "report.c" else []
+        if name in _BETWEEN_HOSTS:
+            mine = [_CODES, *briefly] if name == "mac.c" else briefly
+            return [*mine, _LINKS, *longer, _CROWD, _SANITIZED]
         then = [_TABLE, *longer, _NUMBERS, _SEEN, _multi("shm-3", "native"), _SANITIZED, _DEATHS, _HOSTS]
         return [*mine, *(stage for stage in then if stage not in mine)]
     path = PurePosixPath(file).relative_to("src/hora")

@@ -9,6 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
+from tests import coarse
 
 from hora.errors import MismatchError, UsageError
 from hora.mxnet import adapter
@@ -174,3 +175,16 @@ def an_optimizer_for_module(hvd: Any, rank: int, size: int) -> None:
     parameters = {"a": mx.nd.ones((2,)) * rank}
     hvd.broadcast_parameters(parameters, root_rank=size - 1)
     _check(parameters["a"], np.full(2, size - 1))
+
+
+def compressors_with_a_memory(hvd: Any, rank: int, size: int) -> None:
+    parameter = gluon.Parameter("w", shape=(2, 3), init=mx.init.Zero())
+    parameter.initialize()
+    trainer = hvd.DistributedTrainer([parameter], "sgd", {"learning_rate": 1.0}, compression=coarse.Coarse())
+    for step, expected in enumerate(coarse.averaged(size, 3)):
+        before = parameter.data().asnumpy()
+        with autograd.record():
+            loss = (parameter.data() * mx.nd.array(coarse.gradient(rank, step))).sum()
+        loss.backward()
+        trainer.step(1)
+        assert np.allclose(before - parameter.data().asnumpy(), expected, atol=1e-6)

@@ -6,6 +6,7 @@ The same programs also run on real threads, without the scheduler, under a sanit
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import runpy
 import shlex
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 _PROGRAMS = ("model.c", "program.c")
@@ -34,6 +36,23 @@ def build(native: Path, output: Path, kept: Path | None = None) -> None:
     wanted = [(source, seam) for source in sorted(native.glob("*.c"))]
     wanted += [(source, [*_COMMON, "-O2", "-DHORA_SIMULATED"]) for source in ours]
     _build(native, wanted, ["-g", "-no-pie"], _LIBRARIES, output, kept)
+
+
+def build_crowd(output: Path) -> None:
+    """Compile the core for many hosts in one process (``native/sim/crowd.c``), with sizes as they are."""
+    seam = [*_COMMON, "-O2", "-w", "-DHORA_CROWD", "-include", str(NATIVE / "sim" / "seam.h")]
+    wanted: list[tuple[Path, Sequence[str]]] = [(source, seam) for source in sorted(NATIVE.glob("*.c"))]
+    wanted.append((NATIVE / "sim" / "crowd.c", [*_COMMON, "-O2", "-DHORA_CROWD"]))
+    link = ["-g", "-no-pie", "-Wl,--wrap=close_abroad", "-Wl,--wrap=send_control"]
+    _build(NATIVE, wanted, link, _LIBRARIES, output, None)
+
+
+def crowd(program: Path, longest_wait_s: float = 300.0, **options: int) -> dict[str, Any]:
+    """What a step cost so many hosts that agree. Of pairs the first is of the busiest host, the second the mean."""
+    words = [word for name, number in options.items() for word in (f"--{name.replace('_', '-')}", str(number))]
+    done = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=longest_wait_s)
+    assert done.returncode == 0, f"{options}: {done.stdout} {done.stderr}"
+    return dict(json.loads(done.stdout))
 
 
 def build_core(native: Path, output: Path, kept: Path) -> None:
@@ -100,10 +119,10 @@ def _run(command: list[str]) -> None:
 
 
 def simulate(
-    simulator: Path, seconds: int, seed: int, *more: str, patience_s: float = 60.0
+    simulator: Path, seconds: int, seed: int, *more: str, longest_wait_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """Run it: exit code 0 if nothing was found; what was found is printed with the command that repeats it."""
     return subprocess.run(
         [str(simulator), "--seconds", str(seconds), "--seed", str(seed), *more],
-        capture_output=True, text=True, timeout=seconds + patience_s,
+        capture_output=True, text=True, timeout=seconds + longest_wait_s,
     )  # fmt: skip

@@ -17,10 +17,10 @@ import pytest
 from hora.engine import session
 from hora.engine.core import Engine
 from hora.engine.process_set import global_process_set as everyone
+from hora.engine.tableoperation import TableOperation
 from hora.errors import UsageError
 from hora.ops import host
-from hora.ops.resolve import Reduction
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.types import Buffer, DType, ReduceOp, Reduction
 
 SUM = Reduction(ReduceOp.SUM)
 
@@ -36,13 +36,13 @@ def alone() -> Iterator[Engine]:
 def submitted(alone: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Buffer, ...]]:
     """The inputs and outputs of what was handed to the engine."""
     seen: list[tuple[Buffer, ...]] = []
-    submit = alone.submit
+    start = TableOperation.start
 
-    def watch(kind: Any, name: Any, inputs: Any, outputs: Any, **rest: Any) -> Any:
+    def watch(operation: Any, inputs: Any, outputs: Any) -> Any:
         seen.append((*inputs, *outputs))
-        return submit(kind, name, inputs, outputs, **rest)
+        return start(operation, inputs, outputs)
 
-    monkeypatch.setattr(alone, "submit", watch)
+    monkeypatch.setattr(TableOperation, "start", watch)
     return seen
 
 
@@ -75,21 +75,21 @@ def test_what_cannot_be_carried_is_refused_before_anything_is_sent(
 
 def test_read_and_written_where_it_lies(submitted: list[tuple[Buffer, ...]]) -> None:
     own, place = np.ones(5, "float32"), np.empty(5, "float32")
-    host.allreduce([own], SUM, "x", everyone, into=[place]).result()
-    host.broadcast([own], 0, "x", everyone, into=[own]).result()
-    host.allgather([own], "x", everyone).result()
-    host.alltoall(own, None, "x", everyone).result()
-    host.reducescatter([own], SUM, "x", everyone).result()
+    host.allreduce([own], SUM, "x", everyone, into=[place]).wait()
+    host.broadcast([own], 0, "x", everyone, into=[own]).wait()
+    host.allgather([own], "x", everyone).wait()
+    host.alltoall(own, None, "x", everyone).wait()
+    host.reducescatter([own], SUM, "x", everyone).wait()
     assert all(buffers[0].address == host.address_of(own) for buffers in submitted)
     assert [buffers[1].address for buffers in submitted[:2]] == [host.address_of(place), host.address_of(own)]
 
 
 def test_an_array_that_is_not_contiguous_is_left_alone(alone: Engine) -> None:
     own = np.arange(12.0).reshape(3, 4)[:, ::2]
-    (result,) = host.allreduce([own], Reduction(ReduceOp.SUM, 2.0), "x", everyone).result()
+    (result,) = host.allreduce([own], Reduction(ReduceOp.SUM, 2.0), "x", everyone).wait()
     np.testing.assert_array_equal(own, [[0, 2], [4, 6], [8, 10]])
     np.testing.assert_array_equal(result, 2 * own)
-    np.testing.assert_array_equal(host.alltoall(own, [2], "x", everyone).result().array, own[:2])
+    np.testing.assert_array_equal(host.alltoall(own, [2], "x", everyone).wait().tensor, own[:2])
 
 
 def test_into_must_fit(alone: Engine) -> None:
@@ -99,7 +99,7 @@ def test_into_must_fit(alone: Engine) -> None:
     locked.flags.writeable = False
     with pytest.raises(UsageError, match="cannot be written to"):
         host.allreduce([np.ones(2)], SUM, "x", everyone, into=[locked])
-    assert host.allreduce([locked], SUM, "x", everyone).result()[0].tolist() == [1, 1]
+    assert host.allreduce([locked], SUM, "x", everyone).wait()[0].tolist() == [1, 1]
 
 
 def test_shapes_that_make_no_sense(alone: Engine) -> None:
@@ -111,7 +111,7 @@ def test_shapes_that_make_no_sense(alone: Engine) -> None:
 
 def test_rows_without_elements_are_exchanged(alone: Engine) -> None:
     given = np.zeros((2, 0, 3), "int16")
-    array, rows = host.alltoall(given, None, "x", everyone).result()
+    array, rows = host.alltoall(given, None, "x", everyone).wait()
     assert (array.shape, array.dtype, rows) == ((2, 0, 3), given.dtype, (2,))
 
 
@@ -119,15 +119,15 @@ def test_rows_without_elements_are_exchanged(alone: Engine) -> None:
 def test_unsigned_integers_keep_their_values(alone: Engine, dtype: str) -> None:
     own = np.array([[np.iinfo(dtype).max], [1]], dtype)
     place = np.empty_like(own)
-    (kept,) = host.allreduce([own], SUM, "x", everyone, into=[place]).result()
+    (kept,) = host.allreduce([own], SUM, "x", everyone, into=[place]).wait()
     assert kept is place
     for result in (
         kept,
-        *host.allreduce([own, np.ones(2)], Reduction(ReduceOp.AVERAGE), "x", everyone, grouped=True).result()[:1],
-        *host.broadcast([own], 0, "x", everyone).result(),
-        host.allgather([own], "x", everyone).result()[0].array,
-        host.alltoall(own, None, "x", everyone).result().array,
-        *host.reducescatter([own], SUM, "x", everyone).result(),
+        *host.allreduce([own, np.ones(2)], Reduction(ReduceOp.AVERAGE), "x", everyone, grouped=True).wait()[:1],
+        *host.broadcast([own], 0, "x", everyone).wait(),
+        host.allgather([own], "x", everyone).wait()[0].tensor,
+        host.alltoall(own, None, "x", everyone).wait().tensor,
+        *host.reducescatter([own], SUM, "x", everyone).wait(),
     ):
         assert result.dtype == own.dtype
         np.testing.assert_array_equal(result, own)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.errors import UnsupportedError, UsageError
-from hora.ops.resolve import Reduction, check_rows, equal_splits, predivided, reduction, scattered_rows, splits_of
+from hora.ops.resolve import check_rows, equal_splits, predivided, reduction, scattered_rows, splits_of
 from hora.ops.table import FUNCTIONS
-from hora.transport.base import DType, ReduceOp
+from hora.types import DType, ReduceOp, Reduction
 
 ALLREDUCE = FUNCTIONS["allreduce"][0]
 REDUCESCATTER = FUNCTIONS["reducescatter"][0]
@@ -41,7 +41,7 @@ def test_average_and_op_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("op", [6, -1, "sum"])
 def test_no_such_op(op: int) -> None:
-    with pytest.raises(UsageError, match="Use Average, Sum, Adasum, Min, Max or Product"):
+    with pytest.raises(UsageError, match="Use one of Average, Sum, Adasum, Min, Max, Product"):
         reduction(ALLREDUCE, FLOAT, op)
 
 

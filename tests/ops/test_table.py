@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hora.ops.table import FUNCTIONS, TABLE, Collective, Form
-from hora.transport.base import Kind
+from hora.types import Kind
 
 
 def test_every_function_has_its_own_name() -> None:

@@ -1,6 +1,6 @@
 """Random programs against the real thing: real workers, the public API, every result checked exactly.
 
-    python -m tests.programs --seconds 600 --seed N [-np 4] [--on shm|gloo|mpi|hosts]
+    python -m tests.programs --seconds 600 --seed N [-np 4] [--on shm|gloo|mpi|hosts|ucx]
 
 runs program 0, 1, 2, … of the seed, one after the other, in the same workers, each with an ``init()``, process sets and
 settings of its own. At the first that goes wrong it says which, what was expected and what came, and exits with 1. The

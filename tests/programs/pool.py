@@ -16,7 +16,9 @@ from tests.cluster.sshd import Sshd, missing_for_ssh
 from tests.launch.jobs import clean_environment
 from tests.multi.crew import Crew, Member
 
-LAYOUTS = ("shm", "gloo", "mpi", "hosts")
+from hora.transport.fabric import library
+
+LAYOUTS = ("shm", "gloo", "mpi", "hosts", "ucx")
 WORKER = Path(__file__).with_name("worker.py")
 START_S = 120.0
 GRACE_S = 15.0  # for the others, after one has failed
@@ -34,7 +36,9 @@ def missing_for(layout: str) -> str:
     """Why there can be no such pool here, or nothing."""
     if layout == "mpi":
         return "" if _mpirun() else "there is no mpirun"
-    return (missing_for_hosts() or missing_for_ssh()) if layout == "hosts" else ""
+    if layout == "ucx" and not library():
+        return "UCX is not installed"
+    return (missing_for_hosts() or missing_for_ssh()) if layout in ("hosts", "ucx") else ""
 
 
 def _mpirun() -> str | None:
@@ -52,10 +56,10 @@ class Pool(Crew):
         self._folder = Path(path).parent
         worker = [sys.executable, str(WORKER), path, str(self._folder)]
         transport = {"hosts": "auto"}.get(self.transport, self.transport)
-        more = {"HORA_TRANSPORT": transport, "HORA_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1"}
+        more = {"HORA_TRANSPORT": transport, "UCX_TLS": "tcp", "HORA_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1"}
         hora_run = [sys.executable, "-m", "hora", "run", "-np", str(self.size)]
         options: dict[str, Any] = {"stdout": self._log, "stderr": subprocess.STDOUT, "start_new_session": True}
-        if self.transport == "hosts":
+        if self.transport in ("hosts", "ucx"):
             self._cluster = Cluster(2, self._folder, [self._folder])
             Sshd(self._cluster)
             slots = f"h1:{-(-self.size // 2)},h2:{self.size // 2}"
@@ -96,16 +100,16 @@ class Pool(Crew):
         self.fit = False
         raise Failed("\n".join(self._report(answers)), lost=True)
 
-    def _answers(self, patience_s: float) -> dict[int, dict[str, Any]]:
+    def _answers(self, longest_wait_s: float) -> dict[int, dict[str, Any]]:
         """What the ranks say, in the order in which they do; nothing of those who have not for so long gone on."""
         waiting = {member._connection: rank for rank, member in enumerate(self._members)}
         answers: dict[int, dict[str, Any]] = {}
-        failed, deadline = False, time.monotonic() + patience_s
+        failed, deadline = False, time.monotonic() + longest_wait_s
         while waiting and (left := deadline - time.monotonic()) > 0:
             for connection in select.select(list(waiting), [], [], left)[0]:
                 for answer in self._heard(self._members[waiting[connection]], deadline):
                     failed = failed or "failure" in answer
-                    deadline = time.monotonic() + (GRACE_S if failed else patience_s)
+                    deadline = time.monotonic() + (GRACE_S if failed else longest_wait_s)
                     if "goes_on" not in answer:
                         answers[waiting.pop(connection)] = answer
         return answers

@@ -18,7 +18,7 @@ from tests.programs.pool import Failed, Pool, missing_for
 from tests.programs.program import DTYPES, KINDS, REDUCTIONS, Op, Phase, Program, draw, mix
 
 SEED = 1
-SECONDS = {"shm": 30.0, "gloo": 5.0, "mpi": 4.0, "hosts": 5.0}
+SECONDS = {"shm": 30.0, "gloo": 5.0, "mpi": 4.0, "hosts": 5.0, "ucx": 4.0}
 
 
 @pytest.mark.slow

@@ -39,7 +39,14 @@ def test_import_brings_little() -> None:
     assert "hora.tensorflow.collectives" in brought
     heavy = {"torch", "keras", "cloudpickle", "rich", "click", "psutil", "asyncio", "statistics"}
     not_here = {f"hora.tensorflow.{name}" for name in ("optimizer", "tape", "functions", "sync_batch_norm", "sessions")}
-    not_here |= {"hora.keras", "hora.torch", "hora.engine.hub", "hora.engine.talk", "hora.launch", "hora.cli"}
+    not_here |= {
+        "hora.keras",
+        "hora.torch",
+        "hora.engine.hub",
+        "hora.engine.message_backend",
+        "hora.launch",
+        "hora.cli",
+    }
     assert not brought & (heavy | not_here)
 
 

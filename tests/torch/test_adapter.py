@@ -7,7 +7,7 @@ import torch
 
 from hora.errors import UsageError
 from hora.torch.adapter import DTYPES, as_bits, buffer, dtype_of, from_memory, is_expanded, laid_out
-from hora.transport.base import DType
+from hora.types import DType
 
 
 def test_every_type_of_the_engine_has_one_of_torch() -> None:

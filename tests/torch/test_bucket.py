@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hora.torch as hvd
-from hora.torch.bucket import FIGURES, REPLICAS, Bucket, Entry, layout_of, layout_sum, plan
+from hora.torch.bucket import FIGURES, REPLICAS, Bucket, GradientEntry, layout_of, layout_sum, plan
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def alone() -> Iterator[None]:
     hvd.shutdown()
 
 
-def entries(*parameters: torch.Tensor, group: int | None = None) -> list[Entry]:
-    return [Entry(parameter, f"p{i}", group, 1) for i, parameter in enumerate(parameters)]
+def entries(*parameters: torch.Tensor, group: int | None = None) -> list[GradientEntry]:
+    return [GradientEntry(parameter, f"p{i}", group, 1) for i, parameter in enumerate(parameters)]
 
 
-def sizes(given: list[Entry], most_bytes: int) -> list[list[int]]:
+def sizes(given: list[GradientEntry], most_bytes: int) -> list[list[int]]:
     return [[e.parameter.numel() for e in bucket] for bucket in plan(given, lambda e: e.parameter.dtype, most_bytes)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hora.torch.functions import _TensorsApart
+from hora.torch.functions import _TensorsOutOfBand
 
 
 def test_tensors_stay_out_of_the_bytes_and_one_that_occurs_twice_stays_one() -> None:
@@ -16,7 +16,7 @@ def test_tensors_stay_out_of_the_bytes_and_one_that_occurs_twice_stays_one() -> 
     moment, step = torch.full((3, 2), 5.0, dtype=torch.float64), torch.tensor(7)
     state = {"of": parameters[1], "moment": moment, "again": moment, "step": step, "rate": 0.1}
 
-    sender, data = _TensorsApart(parameters), io.BytesIO()
+    sender, data = _TensorsOutOfBand(parameters), io.BytesIO()
     pickler = pickle.Pickler(data)
     pickler.persistent_id = sender.persistent_id  # type: ignore[method-assign,assignment]
     pickler.dump((state, parameters[0]))
@@ -24,7 +24,7 @@ def test_tensors_stay_out_of_the_bytes_and_one_that_occurs_twice_stays_one() -> 
     assert [id(tensor) for tensor in sender.tensors] == [id(moment), id(step)]
 
     others = [torch.zeros(1000), torch.zeros(2)]
-    receiver, unpickler = _TensorsApart(others), pickle.Unpickler(io.BytesIO(data.getvalue()))
+    receiver, unpickler = _TensorsOutOfBand(others), pickle.Unpickler(io.BytesIO(data.getvalue()))
     unpickler.persistent_load = receiver.persistent_load  # type: ignore[method-assign,assignment]
     received: dict[str, Any]
     received, first = unpickler.load()

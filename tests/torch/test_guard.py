@@ -12,7 +12,7 @@ import torch
 import hora.torch as hvd
 from hora.config.settings import NonFinite, Settings
 from hora.engine.backend import NotFinite
-from hora.torch.guard import Guard, NonFiniteError, Verdict, from_settings
+from hora.torch.guard import Guard, NonFiniteError, StepDecision, from_settings
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_one_element_is_found(dtype: torch.dtype, value: float, place: int) -> N
     watch = guard("skip")
     watch.before_reduce(flat, pieces(flat))
     assert math.isnan(flat[0])
-    assert watch.after_reduce([flat]) is Verdict.SKIP
+    assert watch.after_reduce([flat]) is StepDecision.SKIP
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -48,7 +48,7 @@ def test_large_numbers_are_fine(dtype: torch.dtype) -> None:
     flat = torch.full((100,), torch.finfo(dtype).max, dtype=dtype)
     watch = guard("stop")
     watch.before_reduce(flat, pieces(flat))
-    assert watch.after_reduce([flat]) is Verdict.GO
+    assert watch.after_reduce([flat]) is StepDecision.GO
     assert torch.equal(flat, torch.full((100,), torch.finfo(dtype).max, dtype=dtype))
 
 
@@ -65,7 +65,7 @@ def test_a_mark_of_its_own_leaves_the_rest_alone() -> None:
     watch = guard("skip")
     watch.before_reduce(flat, [("a", flat[:2]), ("b", flat[2:3])], flat[3:])
     assert flat[:3].tolist() == [1.0, 2.0, math.inf] and math.isnan(flat[3])
-    assert watch.after_reduce([flat[3:]]) is Verdict.SKIP
+    assert watch.after_reduce([flat[3:]]) is StepDecision.SKIP
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_any_layout(like: torch.Tensor) -> None:
     flat[(-1,) * flat.dim()] = math.nan
     watch = guard("skip")
     watch.before_reduce(flat, [("w", flat)])
-    assert watch.after_reduce([flat]) is Verdict.SKIP
+    assert watch.after_reduce([flat]) is StepDecision.SKIP
 
 
 def test_sparse_results_are_looked_at_whole() -> None:
@@ -84,23 +84,23 @@ def test_sparse_results_are_looked_at_whole() -> None:
     watch = guard("skip")
     watch.before_reduce(values, [("embedding", values)])
     result = torch.sparse_coo_tensor(torch.tensor([[3, 1]]), values, (5,), check_invariants=True)
-    assert watch.after_reduce([result]) is Verdict.SKIP
-    assert watch.after_reduce([torch.zeros(5).to_sparse()]) is Verdict.GO
+    assert watch.after_reduce([result]) is StepDecision.SKIP
+    assert watch.after_reduce([torch.zeros(5).to_sparse()]) is StepDecision.GO
 
 
 def test_what_is_not_floating_or_empty_is_left_alone() -> None:
     watch = guard("stop")
     for flat in (torch.ones(3, dtype=torch.int64), torch.zeros(0)):
         watch.before_reduce(flat, [("w", flat)])
-        assert watch.after_reduce([flat]) is Verdict.GO
+        assert watch.after_reduce([flat]) is StepDecision.GO
 
 
 def test_a_find_is_over_with_its_step() -> None:
     watch, bad, good = guard("skip"), torch.tensor([math.nan]), torch.tensor([1.0])
     watch.before_reduce(bad, [("w", bad)])
-    assert watch.after_reduce([bad]) is Verdict.SKIP
+    assert watch.after_reduce([bad]) is StepDecision.SKIP
     watch.before_reduce(good, [("w", good)])
-    assert watch.after_reduce([good]) is Verdict.GO
+    assert watch.after_reduce([good]) is StepDecision.GO
     assert watch.spent_s > 0
 
 
@@ -110,7 +110,7 @@ def test_warnings_become_rare(caplog: pytest.LogCaptureFixture, monkeypatch: pyt
     for _ in range(9):
         bad = torch.tensor([math.nan])
         watch.before_reduce(bad, [("w", bad)])
-        assert watch.after_reduce([bad]) is Verdict.GO
+        assert watch.after_reduce([bad]) is StepDecision.GO
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(":")[0] for text in said] == ["step 1", "step 2", "step 4", "step 8"]
     assert "The 8th time" in said[-1] and "HORA_NONFINITE=skip" in said[-1]
@@ -119,7 +119,7 @@ def test_warnings_become_rare(caplog: pytest.LogCaptureFixture, monkeypatch: pyt
 def test_off_does_not_look() -> None:
     watch, bad = guard("off"), torch.tensor([math.nan])
     watch.before_reduce(bad, [("w", bad)])
-    assert watch.after_reduce([bad]) is Verdict.GO
+    assert watch.after_reduce([bad]) is StepDecision.GO
     assert watch.spent_s == 0
 
 
@@ -148,18 +148,18 @@ def test_what_the_core_found_is_named() -> None:
     both = [NotFinite(0, 0, 99, False), NotFinite(3, 0, 17, True)]
     assert "step 2: gradients that are not finite on rank 0: p9 (inf); on rank 3: p1 (nan)." in told(watch, both, flat)
     assert "after the reduction: p1 (nan), p9 (inf), although" in told(watch, [NotFinite(-1, 0, 17, True)], flat)
-    assert watch.after_reduce() is Verdict.GO
+    assert watch.after_reduce() is StepDecision.GO
 
 
 def test_what_was_thrown_away_or_is_watched_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     watch, found = guard("stop"), [NotFinite(0, 0, 1, True)]
     watch.hear(found, lambda: pieces(torch.ones(100)))
     watch.forget()
-    assert watch.after_reduce() is Verdict.GO
+    assert watch.after_reduce() is StepDecision.GO
     watch.hear(found, lambda: pieces(torch.full((100,), math.nan)))
-    assert watch.after_reduce(watched=True) is Verdict.GO
-    assert watch.after_reduce() is Verdict.GO
+    assert watch.after_reduce(watched=True) is StepDecision.GO
+    assert watch.after_reduce() is StepDecision.GO
     off = guard("off")
     off.hear(found, lambda: pieces(torch.ones(100)))
-    assert off.after_reduce() is Verdict.GO
+    assert off.after_reduce() is StepDecision.GO
     assert not caplog.records

@@ -14,10 +14,10 @@ import torch
 
 import hora.torch as hvd
 from hora.errors import NotInitializedError, UsageError
+from hora.ops.gradients import GradientRule
 from hora.torch.bucket import REPLICAS
 from hora.torch.optimizer import _groups
 from hora.torch.reducer import Reducer
-from hora.transport.base import ReduceOp
 
 
 @pytest.fixture(autouse=True)
@@ -166,8 +166,8 @@ def test_groups_are_split_evenly(model: torch.nn.Module) -> None:
 
 
 def reducer(named: Any, **options: Any) -> Reducer:
-    defaults: dict[str, Any] = {"compression": hvd.Compression.none, "op": ReduceOp.AVERAGE}
-    return Reducer(named, process_set=hvd.global_process_set, **(defaults | options))
+    own = {name: options.pop(name) for name in ("groups", "passes") if name in options}
+    return Reducer(named, GradientRule(**options), **own)
 
 
 def backward(model: torch.nn.Module, value: float = 1.0) -> None:
@@ -222,10 +222,10 @@ def test_a_failed_step_can_be_followed_by_another(model: torch.nn.Module, monkey
     backward(model)
 
     class Lost:
-        def wait(self, ticket: object) -> None:
+        def wait(self) -> None:
             raise RuntimeError("lost")
 
-    reducing._pending.append((SimpleNamespace(channel=Lost()), None))  # type: ignore[arg-type]
+    reducing._pending.append((SimpleNamespace(), Lost()))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="lost"):
         reducing.finish()
     model.zero_grad()

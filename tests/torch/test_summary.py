@@ -44,7 +44,7 @@ def test_in_a_log_there_is_a_line_every_few_seconds_and_one_at_the_end() -> None
     summary.close()
     said = stream.getvalue().splitlines()
     assert len(said) == 4
-    assert said[0] == "hora: step 2: 100 ms, of which 10.0 ms (10 %) waiting for others; 2.00 MB sent"
+    assert said[0] == "hora: step 2: 100 ms, of which 10.0 ms (10 %) waiting for others; 1.91 MB sent"
     assert said[-1].startswith("hora: step 121: 100 ms")
 
 
@@ -114,8 +114,8 @@ def test_settings_choose(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_units() -> None:
     assert "2.50 s, of which 120 µs (0 %)" in line(Figures(1, 2.5, 0.00012, 10))
-    assert "; 10 bytes sent" in line(Figures(1, 2.5, 0.0, 10))
-    assert "; 3.20 GB sent" in line(Figures(1, 2.5, 0.0, 3_200_000_000))
+    assert "; 10 B sent" in line(Figures(1, 2.5, 0.0, 10))
+    assert "; 2.98 GB sent" in line(Figures(1, 2.5, 0.0, 3_200_000_000))
 
 
 def test_alone_nobody_is_slowest() -> None:

@@ -158,7 +158,7 @@ def test_import_brings_little() -> None:
         "hora.torch.reducer",
         "hora.torch.sync_batch_norm",
         "hora.engine.hub",
-        "hora.engine.talk",
+        "hora.engine.message_backend",
         "hora.transport.gloo",
         "hora.launch",
         "hora.cli",

@@ -17,7 +17,7 @@ import numpy as np
 from hora.errors import HorovodInternalError
 from hora.transport import mpi
 from hora.transport.arithmetic import adasum, reduce_parts
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.types import Buffer, DType, ReduceOp
 
 Array = np.ndarray[Any, Any]
 OPS = (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)

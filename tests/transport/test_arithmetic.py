@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hora.transport.arithmetic import adasum, bytes_of, reduce_parts
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.types import Buffer, DType, ReduceOp
 
 INTEGERS = [DType.UINT8, DType.INT8, DType.INT16, DType.INT32, DType.INT64]
 HALVES = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16}

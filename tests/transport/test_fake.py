@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.transport.fake import Exchange, FakeMover, NotYet
 
 from hora.errors import HorovodInternalError
-from hora.transport.base import Buffer, DType, Mover, ReduceOp
-from hora.transport.fake import Exchange, FakeMover, NotYet
+from hora.transport.base import Mover
+from hora.types import Buffer, DType, ReduceOp
 
 
 def buffer(array: np.ndarray[Any, Any]) -> Buffer:

@@ -12,7 +12,7 @@ import pytest
 from hora.errors import HorovodInternalError
 from hora.transport import exchange
 from hora.transport.arithmetic import adasum, reduce_parts
-from hora.transport.base import Buffer, DType, ReduceOp
+from hora.types import Buffer, DType, ReduceOp
 
 pytest.importorskip("torch.distributed")
 from hora.transport.gloo import GlooMover

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.native.simulator import NATIVE
 
 from hora.transport import arithmetic, shm
-from hora.transport.base import DType, ReduceOp
 from hora.transport.kernels import reduce_parts
+from hora.types import DType, ReduceOp
 
 OPS = [ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT]
 

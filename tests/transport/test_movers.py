@@ -7,13 +7,12 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
-from tests.transport.fake_cuda import FakeCuda, installed
+from tests.transport.fake import Exchange, FakeMover
 from tests.transport.test_gloo import Store
 
 from hora.config.settings import Settings
 from hora.errors import EnvironmentUnfit
-from hora.transport import cuda, movers
-from hora.transport.fake import Exchange, FakeMover
+from hora.transport import device, movers
 from hora.transport.gloo import GlooMover
 from hora.transport.nccl import NcclMover
 from hora.wire.messages import Peer
@@ -38,9 +37,22 @@ def test_gloo_without_torch_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         movers.make_mover("gloo", 0, (), Store(), Settings())
 
 
-def test_nccl_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "given", "interface"),
+    [
+        (("here", "here"), "", ""),  # on one host nobody has to be reached
+        (("here", "there"), "", "lo"),
+        (("here", "there"), "eth7", "eth7"),
+    ],
+)
+def test_nccl_only_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, str], given: str, interface: str
+) -> None:
     host = FakeMover(Exchange(), 0)
-    monkeypatch.setattr(cuda.Cuda, "present", lambda self: False)
-    assert movers.with_gpus(host, 0, Store(), Settings()) is host
-    with installed(FakeCuda()):
-        assert isinstance(movers.with_gpus(host, 0, Store(), Settings()), NcclMover)
+    peers = tuple(Peer(rank, rank, 1, name, "127.0.0.1") for rank, name in enumerate(hosts))
+    monkeypatch.setattr(device, "kind", lambda: "")
+    assert movers.with_gpus(host, 0, peers, Store(), Settings()) is host
+    monkeypatch.setattr(device, "kind", lambda: "cuda")
+    mover = movers.with_gpus(host, 0, peers, Store(), Settings(gloo_iface=given))
+    assert isinstance(mover, NcclMover) and mover.carries == ("cuda",)
+    assert mover._interface == interface

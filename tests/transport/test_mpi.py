@@ -70,17 +70,18 @@ import numpy as np
 from mpi4py import MPI
 from hora.engine import session
 from hora.engine.process_set import ProcessSet
+from hora.engine.request import OperationSpec, forms
 from hora.ops.objects import allgather_object
-from hora.transport.base import Buffer, DType, Kind
+from hora.types import Buffer, DType, Kind
 
 for _ in range(2):  # MPI outlives a generation
     session.init()
     array = np.full(20_000, session.rank() + 1.0)
     buffer = Buffer(array.ctypes.data, DType.FLOAT64, array.shape, array)
     running = session.engine()
-    running.wait(running.submit(Kind.ALLREDUCE, "x", [buffer], [buffer]))
+    running.prepare(OperationSpec(Kind.ALLREDUCE, "x", forms([buffer]))).start([buffer], [buffer]).wait()
     session.engine().barrier()
-    transport, rank, enabled = running.transport, session.rank(), session.mpi_enabled()
+    transport, rank, enabled = running.transport, session.rank(), running.transport.endswith("mpi")
     odd = ProcessSet(MPI.COMM_WORLD.Split(session.rank() % 2, -session.rank())).ranks
     objects = allgather_object({"rank": session.rank()})
     session.shutdown()

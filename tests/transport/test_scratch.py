@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hora.transport.base import Buffer, DType
 from hora.transport.scratch import Scratch, unpack
+from hora.types import Buffer, DType
 
 
 def buffers(arrays: list[np.ndarray]) -> list[Buffer]:

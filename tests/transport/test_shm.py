@@ -15,7 +15,7 @@ from tests.launch.jobs import shared_files
 from hora.config.settings import Settings
 from hora.errors import EnvironmentUnfit
 from hora.transport import shm
-from hora.transport.base import DType, ReduceOp
+from hora.types import DType, ReduceOp
 
 INTEGERS = [DType.UINT8, DType.INT8, DType.INT16, DType.INT32, DType.INT64]
 HALVES = [DType.FLOAT16, DType.BFLOAT16]
@@ -161,8 +161,8 @@ def test_bool_is_any_and_all() -> None:
 
 
 def test_a_segment_for_too_many_workers_is_refused_with_a_reason() -> None:
-    with pytest.raises(EnvironmentUnfit, match="257 workers"):
-        shm.create_segment(257, 1, Settings())
+    with pytest.raises(EnvironmentUnfit, match="513 workers"):
+        shm.create_segment(513, 1, Settings())
 
 
 def test_nothing_appears_in_dev_shm() -> None:

@@ -19,6 +19,9 @@ EXAMPLES = [
     m.Welcome(0, 1, (PEER,), "gloo", Settings(gloo_iface="lo")),
     m.Refused(0, "stale", "no"),
     m.Bye(1),
+    m.Updated(2),
+    m.Standby(0, 2, 3),
+    m.Entered(0),
     m.Farewell(1),
     m.Broken(1, "why"),
     m.GivenUp(1, 2, "it has not answered for 600 s"),
@@ -29,9 +32,10 @@ EXAMPLES = [
     m.Again(1, (7, 8)),
     m.Join(1, True),
     m.JoinDone(1, 2),
-    m.Plan(1, (m.Batch((m.Op("x", 5), 9), (0, 1), (0,), 2, ((1, 2),)),), (m.Failure("x", (0,), "k", "t"),), (3,)),
-    m.Plan(1, notices=(m.Caution("careful"),)),
-    m.Verdict(1, "x", (0, 1), (1,), "stall", "text"),
+    m.HubDecisions(1, (m.OperationBatch((m.Op("x", 5), 9), (0, 1), (0,), 2, ((1, 2),)),),
+                   (m.OperationFailure("x", (0,), "k", "t"),), (3,)),
+    m.HubDecisions(1, notices=(m.OperationWarning("careful"),)),
+    m.FailStalled(1, "x", (0, 1), (1,), "stall", "text"),
     m.StackAsk(1, 5, 0),
     m.StackReply(1, 5, "text"),
     m.SnapshotAsk(1, 5),
@@ -95,8 +99,8 @@ def test_what_does_not_fit_in_a_frame_is_told_in_parts(
     submit = m.Submit(1, tuple(requests))
     parts = [m.decode(part) for part in m.portions(submit, limit)]
     assert [item for part in parts for item in part.items] == requests  # type: ignore[union-attr]
-    batches = tuple(m.Batch((m.Op(name, 7),), (0, 1)) for name in names)
-    plan = m.Plan(1, batches, tuple(m.Caution(text) for text in texts), (3, 4))
+    batches = tuple(m.OperationBatch((m.Op(name, 7),), (0, 1)) for name in names)
+    plan = m.HubDecisions(1, batches, tuple(m.OperationWarning(text) for text in texts), (3, 4))
     payloads = [*m.portions(plan, limit)]
     assert all(len(payload) <= limit for payload in payloads)
     plans = [m.decode(payload) for payload in payloads]

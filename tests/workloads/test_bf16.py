@@ -11,7 +11,7 @@ from tests.workloads.conftest import write_digits
 
 from hora.errors import EnvironmentUnfit
 from hora.workloads import bf16
-from hora.workloads.options import Options
+from hora.workloads.options import WorkloadOptions
 
 # Stands in every Python of a test for a processor that announces AMX: the process that tries bfloat16 dies of it.
 PROCESSOR = """
@@ -38,11 +38,11 @@ def nothing_is_set_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_dies_the_variable_that_helps_is_found(tmp_path: Path) -> None:
     environ = processor(tmp_path, WITHOUT_HELP)
     said: list[str] = []
-    assert bf16.settings(Options(precision="bf16"), environ, said.append) == HELP
+    assert bf16.settings(WorkloadOptions(precision="bf16"), environ, said.append) == HELP
     (line,) = said
     assert "ended by SIGILL" in line and "with DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 it does" in line
-    assert bf16.settings(Options(), environ, said.append) == {} and len(said) == 1
-    assert bf16.settings(Options(precision="bf16"), {**environ, **HELP}, said.append) == {} and len(said) == 1
+    assert bf16.settings(WorkloadOptions(), environ, said.append) == {} and len(said) == 1
+    assert bf16.settings(WorkloadOptions(precision="bf16"), {**environ, **HELP}, said.append) == {} and len(said) == 1
 
 
 def test_where_nothing_helps_it_is_refused(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_where_nothing_helps_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         EnvironmentUnfit, match=r"\(ended by SIGILL\), also with DNNL.*\. Train with --precision float32\."
     ):
-        bf16.settings(Options(precision="bf16"), environ, print)
+        bf16.settings(WorkloadOptions(precision="bf16"), environ, print)
     chosen = {**environ, "DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}  # by the user: nothing else is tried
     with pytest.raises(EnvironmentUnfit, match=r"with DNNL_MAX_CPU_ISA=AVX512_CORE_AMX this .* Unset that, or train"):
-        bf16.settings(Options(precision="bf16"), chosen, print)
+        bf16.settings(WorkloadOptions(precision="bf16"), chosen, print)
 
 
 @pytest.mark.parametrize(

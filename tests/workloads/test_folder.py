@@ -14,7 +14,7 @@ import hora.torch as hvd
 from hora.engine import preempt
 from hora.errors import BadData, NonFiniteError, UsageError
 from hora.workloads import folder
-from hora.workloads.record import read_lines
+from hora.workloads.run_record import read_lines
 from hora.workloads.synthetic.options import Options as SyntheticOptions
 from hora.workloads.synthetic.train import train as train_synthetic
 

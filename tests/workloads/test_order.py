@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from hora.data.sampler import Sampler
 from hora.errors import UsageError
-from hora.workloads.options import Options
-from hora.workloads.order import Order
+from hora.workloads.options import WorkloadOptions
+from hora.workloads.order import SampleOrder
 
 
-def options(**given: object) -> Options:
-    return Options.of({"epochs": 3, **given})
+def options(**given: object) -> WorkloadOptions:
+    return WorkloadOptions.of({"epochs": 3, **given})
 
 
 @pytest.mark.parametrize(("workers", "steps"), [(1, 10010), (2, 5005), (8, 1252), (16, 626), (24, 418), (32, 313)])
 def test_the_studys_steps_of_an_epoch_of_imagenet(workers: int, steps: int) -> None:
-    assert Order(1_281_167, workers, options(batch=128, last="keep")).steps_per_epoch == steps
-    dropped = Order(1_281_167, workers, options(batch=128))
+    assert SampleOrder(1_281_167, workers, options(batch=128, last="keep")).steps_per_epoch == steps
+    dropped = SampleOrder(1_281_167, workers, options(batch=128))
     assert dropped.steps_per_epoch == 1_281_167 // (128 * workers)
 
 
@@ -32,7 +32,7 @@ def test_an_epoch_is_one_shuffle_dealt_out(
     samples: int, workers: int, batch: int, parts: int, last: str, epoch: int
 ) -> None:
     chosen = options(batch=batch, accumulate=parts, last=last, seed=7)
-    order = Order(samples, workers, chosen)
+    order = SampleOrder(samples, workers, chosen)
     order.begin(epoch)
     plans = [order.plans(range(worker, worker + 1)) for worker in range(workers)]
     together = order.plans(range(workers))
@@ -60,11 +60,11 @@ def test_an_epoch_is_one_shuffle_dealt_out(
 def test_going_on_with_another_number_of_workers_takes_the_rest_once(
     samples: int, stop: int, before: int, after: int, last: str
 ) -> None:
-    first = Order(samples, before, options(batch=2, last=last))
+    first = SampleOrder(samples, before, options(batch=2, last=last))
     done = [plan.indices for plan in first.plans(range(before))[: stop * before]]
     for _ in range(stop):
         first.advance()
-    second = Order(samples, after, options(batch=2, last=last))
+    second = SampleOrder(samples, after, options(batch=2, last=last))
     second.load_state_dict(first.state_dict())
     rest = [plan.indices for plan in second.plans(range(after))]
     taken = np.concatenate([*done, *rest]) if done or rest else np.array([])
@@ -75,7 +75,7 @@ def test_going_on_with_another_number_of_workers_takes_the_rest_once(
 
 
 def test_the_same_number_of_workers_goes_on_with_the_same_batches() -> None:
-    order = Order(100, 4, options(batch=5))
+    order = SampleOrder(100, 4, options(batch=5))
     expected = order.plans(range(2, 4))
     order.advance()
     order.advance()
@@ -84,13 +84,13 @@ def test_the_same_number_of_workers_goes_on_with_the_same_batches() -> None:
 
 
 def test_the_end_of_a_run() -> None:
-    order = Order(100, 2, options(batch=5, epochs=1.5))
+    order = SampleOrder(100, 2, options(batch=5, epochs=1.5))
     assert order.steps_left == 10
     order.begin(1)
     assert order.steps_left == 5
     order.begin(2)
     assert order.steps_left == 0
-    few = Order(100, 2, options(batch=5, max_steps=7))
+    few = SampleOrder(100, 2, options(batch=5, max_steps=7))
     assert few.steps_left == 7
     for _ in range(7):
         few.advance()
@@ -100,4 +100,4 @@ def test_the_end_of_a_run() -> None:
 @pytest.mark.parametrize(("samples", "batch", "workers"), [(100, 51, 2), (10, 20, 1), (3, 1, 4)])
 def test_a_batch_larger_than_the_shard_is_refused(samples: int, batch: int, workers: int) -> None:
     with pytest.raises(UsageError, match=f"a batch of {batch} for each of {workers} workers"):
-        Order(samples, workers, options(batch=batch))
+        SampleOrder(samples, workers, options(batch=batch))

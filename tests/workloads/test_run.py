@@ -17,10 +17,11 @@ from tests.launch.jobs import clean_environment, wait_until
 from tests.workloads.tiny import SAMPLES, Options, train
 
 import hora.torch as hvd
-from hora.checkpoint import Store
+from hora.checkpoint import CheckpointStore
 from hora.config import env
 from hora.engine import preempt
 from hora.errors import DamagedCheckpoint, NonFiniteError, UsageError
+from hora.workloads.precision import Precision
 
 ROOT = Path(__file__).resolve().parents[2]
 State = dict[str, torch.Tensor]
@@ -51,11 +52,12 @@ def assert_same(found: State, expected: State) -> None:
 KINDS: dict[str, dict[str, Any]] = {
     "alone": {},
     "emulated": {"emulate_workers": 3, "batch": 4, "optimizer": "adam", "lr": 0.01},
+    "scaled": {"precision": "fp16", "optimizer": "adam", "lr": 0.01},
     "accumulating": {"accumulate": 3, "batch": 4, "last": "keep", "precision": "bf16"},
 }
 
 
-@pytest.mark.parametrize("kind", ["alone", "emulated", pytest.param("accumulating", marks=pytest.mark.bf16)])
+@pytest.mark.parametrize("kind", ["alone", "emulated", "scaled", pytest.param("accumulating", marks=pytest.mark.bf16)])
 def test_interrupted_or_not_the_bits_are_the_same(tmp_path: Path, kind: str) -> None:
     """At the end of an epoch, in the middle of one by a signal, and in the middle of one because of --max-steps."""
     given = {"epochs": 3, **KINDS[kind]}
@@ -75,7 +77,7 @@ def test_interrupted_or_not_the_bits_are_the_same(tmp_path: Path, kind: str) -> 
     with pytest.raises(SystemExit) as left:
         go(out, signal_at=middle, **given)
     assert left.value.code == 75
-    latest = Store(out).latest()
+    latest = CheckpointStore(out).latest()
     assert latest and latest.path.name == f"step-{middle + 1:08d}.pt"
     _, state = go(out, resume="auto", **given)
     assert_same(state, expected)
@@ -84,10 +86,43 @@ def test_interrupted_or_not_the_bits_are_the_same(tmp_path: Path, kind: str) -> 
         tmp_path / "whole", "loss", "accuracy"
     )  # means are added up by parts
 
+    out = tmp_path / "time"
+    ended, _ = go(out, max_minutes=1e-9, **given)
+    assert ended["steps"] == 1 and CheckpointStore(out).latest() is not None and "val_loss" in ended
+    _, state = go(out, resume="auto", **given)
+    assert_same(state, expected)
+
     out = tmp_path / "steps"
     go(out, max_steps=3, **given)
     _, state = go(out, resume="auto", **given)
     assert_same(state, expected)
+
+
+def test_in_float16_the_loss_is_scaled_and_a_step_that_overflows_is_left_out(tmp_path: Path) -> None:
+    _, exact = go(tmp_path / "a", epochs=1)
+    result, scaled = go(tmp_path / "b", epochs=1, precision="fp16")
+    kept = torch.load(result["checkpoint"], weights_only=True)["scaler"]
+    assert kept["scale"] > 1 and kept["_growth_tracker"] == result["steps"]  # no step was left out
+    for name in ("fc1.weight", "fc2.weight"):
+        torch.testing.assert_close(scaled[name], exact[name], rtol=0.05, atol=0.02)
+    precision = Precision("fp16", torch.device("cpu"))
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for factor in (1e38, 1.0):  # the first overflows once it is scaled
+        optimizer.zero_grad()
+        precision.backward((weight * factor).sum())
+        precision.step(optimizer)
+    assert weight.item() == pytest.approx(0.9) and precision.state()["scale"] == 2.0**15
+
+
+def test_a_schedule_may_be_longer_than_the_run(tmp_path: Path) -> None:
+    given = {"decay": "cosine", "batch": 16}
+    _, expected = go(tmp_path / "whole", epochs=3, **given)
+    for epochs in (1, 2, 3):
+        _, state = go(tmp_path / "parts", epochs=epochs, schedule_epochs=3, resume="auto", **given)
+    assert_same(state, expected)
+    with pytest.raises(UsageError, match="--schedule-epochs 2 is less than --epochs 3"):
+        go(tmp_path / "less", epochs=3, schedule_epochs=2, **given)
 
 
 def test_a_signal_at_the_last_step_of_an_epoch_leaves_only_its_validation(tmp_path: Path) -> None:
@@ -129,7 +164,7 @@ def test_another_number_of_workers_goes_on_and_says_so(tmp_path: Path, capsys: p
         go(tmp_path, epochs=2, emulate_workers=2, signal_at=4)
     capsys.readouterr()
     result, _ = go(tmp_path, epochs=2, emulate_workers=3, resume="auto")
-    assert "random numbers begin anew" in capsys.readouterr().out
+    assert "what belonged to each begins anew" in capsys.readouterr().out
     steps = [line for line in lines(tmp_path) if "val_loss" not in line]
     first = 5 + (SAMPLES - 5 * 16) // 24
     assert [line["samples"] for line in steps[:6]] == [16, 32, 48, 64, 80, 104]
@@ -175,7 +210,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     go(tmp_path, epochs=6, keep=2, lr=0.5)
-    kept = Store(tmp_path).all()
+    kept = CheckpointStore(tmp_path).all()
     best = max((line["val_accuracy"], line["epoch"]) for line in lines(tmp_path) if "val_accuracy" in line)
     assert {checkpoint.facts["epoch"] for checkpoint in kept} == {5, 6, best[1] + 1}
 
@@ -237,7 +272,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bits(tmp_path: Path) -> Non
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(30)
-        latest = Store(out).latest()
+        latest = CheckpointStore(out).latest()
         assert latest and latest.facts["step"] >= until
     _, state = go(out, resume="auto", **given)
     assert_same(state, expected)

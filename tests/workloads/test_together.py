@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.launch.jobs import SOURCE, clean_environment, hora
 from tests.workloads.tiny import Options, train
-from tests.workloads.together import CHECKS
+from tests.workloads.together import CHECKS, DDP_CHECKS
 
 ROOT = SOURCE.parent
 TIMEOUT_S = 100.0
@@ -33,10 +33,26 @@ def two(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def by_ddp(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
+    folder = tmp_path_factory.mktemp("ddp")
+    run(2, "tests.workloads.together", digits, folder, "ddp")
+    return folder
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_workers_find(two: Path, name: str) -> None:
+    assert_right(two, name)
+
+
+@pytest.mark.parametrize("name", DDP_CHECKS)
+def test_two_workers_by_ddp_find(by_ddp: Path, name: str) -> None:
+    assert_right(by_ddp, name)
+
+
+def assert_right(folder: Path, name: str) -> None:
     for rank in (0, 1):
-        went_wrong = json.loads((two / f"rank-{rank}.json").read_text())[name]
+        went_wrong = json.loads((folder / f"rank-{rank}.json").read_text())[name]
         assert not went_wrong, f"rank {rank}: {went_wrong}"
 
 

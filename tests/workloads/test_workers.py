@@ -11,21 +11,8 @@ from torch import nn
 
 import hora.torch as hvd
 from hora.errors import UsageError
-from hora.workloads.options import Options
-from hora.workloads.workers import Workers, device_of_this_worker
-
-
-@pytest.mark.parametrize(("local_rank", "visible", "place"), [(1, 2, 1), (3, 1, 0), (5, 4, 1)])
-def test_gpus_are_shared_where_a_worker_sees_fewer_than_there_are_workers(
-    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, place: int
-) -> None:
-    taken: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr(hvd, "local_rank", lambda: local_rank)
-    assert device_of_this_worker() == torch.device("cuda", place)
-    assert taken == [torch.device("cuda", place)]
+from hora.workloads.options import WorkloadOptions
+from hora.workloads.workers import EmulatedWorkers
 
 
 def network() -> nn.Sequential:
@@ -37,7 +24,7 @@ def test_each_has_its_own_statistics_and_their_mean_is_validated() -> None:
     hvd.init()
     model = network()
     separate = [copy.deepcopy(model) for _ in range(3)]
-    workers = Workers(model, Options(emulate_workers=3))
+    workers = EmulatedWorkers(model, WorkloadOptions(emulate_workers=3))
     assert [worker.rank for worker in workers] == [0, 1, 2]
     for step in range(4):
         for worker, alone in zip(workers, separate, strict=True):
@@ -62,7 +49,7 @@ def test_random_numbers_go_on_where_they_were_and_are_each_workers_own() -> None
     hvd.init()
     model = network()
 
-    def draw(workers: Workers) -> list[list[float]]:
+    def draw(workers: EmulatedWorkers) -> list[list[float]]:
         drawn: list[list[float]] = [[] for _ in workers]
         for _ in range(3):
             for worker, numbers in zip(workers, drawn, strict=True):
@@ -71,32 +58,36 @@ def test_random_numbers_go_on_where_they_were_and_are_each_workers_own() -> None
                 torch.rand(7)  # somebody else's
         return drawn
 
-    drawn = draw(Workers(model, Options(emulate_workers=2, seed=4)))
+    drawn = draw(EmulatedWorkers(model, WorkloadOptions(emulate_workers=2, seed=4)))
     assert len({number for numbers in drawn for number in numbers}) == 6
-    assert draw(Workers(model, Options(emulate_workers=4, seed=4)))[:2] == drawn  # whoever else there is
-    assert draw(Workers(model, Options(emulate_workers=2, seed=5))) != drawn
-    assert draw(Workers(model, Options(seed=4)))[0] == drawn[0]  # emulated or not
+    assert (
+        draw(EmulatedWorkers(model, WorkloadOptions(emulate_workers=4, seed=4)))[:2] == drawn
+    )  # whoever else there is
+    assert draw(EmulatedWorkers(model, WorkloadOptions(emulate_workers=2, seed=5))) != drawn
+    assert draw(EmulatedWorkers(model, WorkloadOptions(seed=4)))[0] == drawn[0]  # emulated or not
 
 
 def test_a_state_is_put_back_at_the_same_number_only() -> None:
     hvd.init()
     model = network()
-    workers = Workers(model, Options(emulate_workers=2))
+    workers = EmulatedWorkers(model, WorkloadOptions(emulate_workers=2))
     for worker in workers:
         with worker:
             model(torch.randn(4, 3))
     state = copy.deepcopy(workers.state())
+    workers.begin(7)
     with next(iter(workers)):
         first, expected = model(torch.ones(2, 3)).tolist(), model[1].running_mean.clone()
     assert workers.load_state(state)
+    workers.begin(7)
     with next(iter(workers)):
         assert model(torch.ones(2, 3)).tolist() == first and torch.equal(model[1].running_mean, expected)
-    assert not Workers(model, Options(emulate_workers=3)).load_state(state)
+    assert not EmulatedWorkers(model, WorkloadOptions(emulate_workers=3)).load_state(state)
 
 
 def test_a_number_that_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hvd, "size", lambda: 2)
     monkeypatch.setattr(hvd, "rank", lambda: 1)
     with pytest.raises(UsageError, match="--emulate-workers 5 cannot be played by 2 processes"):
-        Workers(network(), Options(emulate_workers=5))
-    assert Workers(network(), Options(emulate_workers=6)).ranks == range(3, 6)
+        EmulatedWorkers(network(), WorkloadOptions(emulate_workers=5))
+    assert EmulatedWorkers(network(), WorkloadOptions(emulate_workers=6)).ranks == range(3, 6)

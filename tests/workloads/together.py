@@ -1,7 +1,7 @@
 """What two workers find out together; run by ``hora run``, looked at by ``test_together``.
 
-``python -m tests.workloads.together DIGITS FOLDER``: each check is a function, run on both ranks; FOLDER/rank-N.json
-has what went wrong in each, or nothing.
+``python -m tests.workloads.together DIGITS FOLDER [ddp]``: each check is a function, run on both ranks;
+FOLDER/rank-N.json has what went wrong in each, or nothing. With ``ddp``, those that need all of torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.light import light_torch
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "ddp" not in sys.argv:
     light_torch()
 
 import torch
@@ -31,13 +31,20 @@ from hora.workloads.metrics import Means
 from hora.workloads.mnist import train as mnist
 from hora.workloads.mnist.data import load
 from hora.workloads.mnist.options import Options
+from hora.workloads.strategy import leave
 
 Check = Callable[[Path, Path], None]
 CHECKS: dict[str, Check] = {}
+DDP_CHECKS: dict[str, Check] = {}
 
 
 def check(function: Check) -> Check:
     CHECKS[function.__name__] = function
+    return function
+
+
+def check_ddp(function: Check) -> Check:
+    DDP_CHECKS[function.__name__] = function
     return function
 
 
@@ -111,6 +118,33 @@ def of_mnist(folder: Path, digits: Path, **given: Any) -> tuple[dict[str, Any], 
     return result, torch.load(result["checkpoint"], weights_only=True)["model"]
 
 
+@check_ddp
+def ddp_learns_what_hora_does(digits: Path, folder: Path) -> None:
+    for number, given in enumerate([{}, {"emulate_workers": 4}, {"accumulate": 2, "optimizer": "adam", "epochs": 1}]):
+        both = []
+        for strategy in ("hora", "ddp"):
+            hvd.shutdown()
+            options = {"out": str(folder / f"{strategy}-{number}"), "strategy": strategy, **given}
+            both.append(tiny.train(tiny.Options.of(options)))
+        (expected, theirs), (found, ours) = both
+        assert found["strategy"] == "ddp" and found["steps"] == expected["steps"]
+        assert found["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-6)
+    leave()
+
+
+@check_ddp
+def a_checkpoint_of_hora_goes_on_with_ddp(digits: Path, folder: Path) -> None:
+    _, expected = of_mnist(folder / "whole-by-hora", digits)
+    of_mnist(folder / "by-both", digits, max_steps=13)
+    result, found = of_mnist(folder / "by-both", digits, resume="auto", strategy="ddp")
+    assert result["strategy"] == "ddp"
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+    leave()
+
+
 @check
 def a_compressors_memory_goes_on_too(digits: Path, folder: Path) -> None:
     given = {"compression": "one_bit", "lr": 0.001}
@@ -134,10 +168,10 @@ def a_set_that_cannot_be_halved_is_validated_exactly(digits: Path, folder: Path)
     assert result["val_loss"] == pytest.approx(torch.nn.functional.cross_entropy(scores, labels).item(), rel=1e-5)
 
 
-def main(digits: Path, folder: Path) -> None:
+def main(digits: Path, folder: Path, checks: dict[str, Check]) -> None:
     hvd.init()
     found = {}
-    for name, function in CHECKS.items():
+    for name, function in checks.items():
         try:
             function(digits, folder)
             found[name] = ""
@@ -149,4 +183,4 @@ def main(digits: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), DDP_CHECKS if "ddp" in sys.argv else CHECKS)

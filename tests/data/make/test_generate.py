@@ -11,13 +11,13 @@ import pytest
 
 from hora.data.generated import is_generated
 from hora.data.make.generate import Made, generate, over_processes, part_rng
-from hora.data.once import Teller
+from hora.data.once import StatusReporter
 from hora.errors import EnvironmentUnfit, UsageError
 
 FACTS = {"generator": "ones", "seed": 1, "samples": 3}
 
 
-def ones(folder: Path, teller: Teller) -> None:
+def ones(folder: Path, reporter: StatusReporter) -> None:
     (folder / "ones").write_bytes(b"111")
 
 
@@ -52,8 +52,8 @@ def test_other_data_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
 def test_what_fails_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
-    def fill(folder: Path, teller: Teller) -> None:
-        ones(folder, teller)
+    def fill(folder: Path, reporter: StatusReporter) -> None:
+        ones(folder, reporter)
         raise error
 
     with pytest.raises(type(error)):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from tests import coarse
 from tests.jax.data import check
 
 BATCH, STEPS = 4, 3
@@ -132,3 +133,16 @@ def parameters_of_the_root(hvd: Any, rank: int, size: int) -> None:
         assert bool(jnp.all(found[name] == root)), name
     compiled = jax.jit(lambda tree: hvd.broadcast_parameters(tree, root_rank=root))({"w": mine["w"]})
     assert bool(jnp.all(compiled["w"] == root))
+
+
+def compressors_with_a_memory(hvd: Any, rank: int, size: int) -> None:
+    """They get arrays on the host, from a compiled program too."""
+    for compiled in (False, True):
+        compression = coarse.Coarse()
+        optimizer = hvd.DistributedOptimizer(optax.sgd(1.0), compression=compression, name=f"coarse.{compiled}")
+        state = optimizer.init({"w": jnp.zeros((2, 3))})
+        update = jax.jit(optimizer.update) if compiled else optimizer.update
+        for step, expected in enumerate(coarse.averaged(size, 3)):
+            updates, state = update({"w": jnp.asarray(coarse.gradient(rank, step))}, state)
+            np.testing.assert_allclose(-np.asarray(updates["w"]), expected, rtol=1e-6)
+        assert compression.raw_bytes == 3 * 24

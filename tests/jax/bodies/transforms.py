@@ -121,13 +121,13 @@ def loops_and_branches(hvd: Any, rank: int, size: int) -> None:
 def nothing_is_dropped_or_done_twice(hvd: Any, rank: int, size: int) -> None:
     """Not what nobody uses, nor what looks like another: a rank that did otherwise would leave the others waiting."""
     counted: list[int] = []
-    real = compiled.Call.carry_out
+    real = compiled.JaxCall.carry_out
 
     def count(self: Any, *arguments: Any) -> None:
         counted.append(1)
         real(self, *arguments)
 
-    compiled.Call.carry_out = count
+    compiled.JaxCall.carry_out = count
     try:
 
         def work(x: Any) -> Any:
@@ -136,7 +136,7 @@ def nothing_is_dropped_or_done_twice(hvd: Any, rank: int, size: int) -> None:
 
         check(jax.jit(work)(jnp.ones(2)), np.full(2, 2 * size))
     finally:
-        compiled.Call.carry_out = real
+        compiled.JaxCall.carry_out = real
     assert len(counted) == 3
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hora.errors import UsageError
-from hora.lab.published import tables
 from hora.lab.quality.factors import BASELINE, FACTORS, Recipe, parse_factors
+from hora.predict.published import tables
 
 IMAGENET = 1_281_167
 STUDY = tables()["thesis"]

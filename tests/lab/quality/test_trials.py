@@ -7,13 +7,13 @@ import pytest
 from hora.errors import UsageError
 from hora.lab.quality.factors import Recipe, parse_factors
 from hora.lab.quality.measure import methods, refuse_exact
-from hora.lab.quality.trials import Setup, cells, trials
+from hora.lab.quality.trials import QualitySetup, cells, trials
 
 
-def setup(factors: str, epochs: float, samples: int = 2000) -> Setup:
+def setup(factors: str, epochs: float, samples: int = 2000) -> QualitySetup:
     recipe = Recipe.of("mnist", {"batch": 50, "base_batch": 50}, epochs)
     made = parse_factors(factors)
-    return Setup(recipe=recipe, workers=(1, 8), factors=made, seeds=(1,), processes=2, samples=samples)
+    return QualitySetup(recipe=recipe, workers=(1, 8), factors=made, seeds=(1,), processes=2, samples=samples)
 
 
 STUDY = "naive,linear,stepping,gradual5,gradual10,reduced-batch"
@@ -34,7 +34,7 @@ def test_a_warm_up_shorter_than_a_step_is_left_out_and_said() -> None:
 def test_a_warm_up_that_was_given_in_epochs_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--factors iteration:0.1: on 8 workers .* 0.5 of a step"):
         refuse_exact(setup("linear,iteration:0.1", 2))
-    small = Setup(
+    small = QualitySetup(
         recipe=Recipe.of("mnist", {"batch": 10}, 2), workers=(1, 8), factors=parse_factors("gradual:1"), seeds=(1,),
         processes=2, samples=2000,
     )  # fmt: skip

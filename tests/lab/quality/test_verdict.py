@@ -14,23 +14,25 @@ from hora.lab.quality.factors import Recipe, parse_factors
 from hora.lab.quality.show import budgets
 from hora.lab.quality.show import table as shown
 from hora.lab.quality.spread import difference
-from hora.lab.quality.trials import Cell, Setup, cells, trial
+from hora.lab.quality.trials import FactorCase, QualitySetup, cells, trial
 from hora.lab.quality.verdict import findings
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
 
 DIVERGED = "step 8: loss is nan on rank 0. The run ends here (HORA_NONFINITE=stop)."
 
 
-def setup(factors: str, workers: Sequence[int] = (1, 8), seeds: Sequence[int] = (1, 2, 3)) -> Setup:
+def setup(factors: str, workers: Sequence[int] = (1, 8), seeds: Sequence[int] = (1, 2, 3)) -> QualitySetup:
     recipe = Recipe.of("mnist", {"network": "horovod"}, 2)
-    return Setup(recipe=recipe, workers=tuple(workers), factors=parse_factors(factors), seeds=tuple(seeds), processes=2)
+    return QualitySetup(
+        recipe=recipe, workers=tuple(workers), factors=parse_factors(factors), seeds=tuple(seeds), processes=2
+    )
 
 
-def ended(setup: Setup, cell: Cell, seed: int, best: float) -> Outcome:
+def ended(setup: QualitySetup, cell: FactorCase, seed: int, best: float) -> TrialOutcome:
     """A run of two epochs, the first of which was the best; nan has diverged."""
     made = trial(setup, cell, seed)
     if math.isnan(best):
-        return Outcome(trial=made, state="failed", error=DIVERGED, folder="nowhere")
+        return TrialOutcome(trial=made, state="failed", error=DIVERGED, folder="nowhere")
     lines: list[dict[str, Any]] = [
         {
             "epoch": n,
@@ -42,7 +44,7 @@ def ended(setup: Setup, cell: Cell, seed: int, best: float) -> Outcome:
         }
         for n, value in enumerate((best, best - 0.01))
     ]
-    return Outcome(trial=made, state="done", folder="nowhere", epochs=lines, result={})
+    return TrialOutcome(trial=made, state="done", folder="nowhere", epochs=lines, result={})
 
 
 def rows_of(factors: str, scores: dict[str, Sequence[float]], minutes: Sequence[float] = ()) -> list[dict[str, Any]]:

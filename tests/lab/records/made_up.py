@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hora.lab.records.files import Experiment
-from hora.lab.trial import Outcome, Trial
+from hora.lab.trial import Trial, TrialOutcome
 from hora.workloads.folder import RunFile, write_json
 
 HOST = {"hostname": socket.gethostname(), "cpu_model": "Z80", "cores": 1, "memory_bytes": 1 << 33, "system": "CP/M 2"}
@@ -50,7 +50,7 @@ def write_run(
 def write_outcome(folder: Path, **more: Any) -> Path:
     trial = Trial(name=folder.name, workload="mnist", workers=2, options={"batch": 32})
     facts: dict[str, Any] = {"trial": trial, "state": "done", "folder": str(folder), "images_per_s": 900.0}
-    write_json(folder / "outcome.json", Outcome(**(facts | more)))
+    write_json(folder / "outcome.json", TrialOutcome(**(facts | more)))
     return folder
 
 

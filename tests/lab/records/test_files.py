@@ -9,7 +9,7 @@ import pytest
 from tests.lab.records.made_up import HOST, write_experiment, write_outcome, write_run
 
 from hora.errors import BadData
-from hora.lab.records.files import Experiment, Run, open_any, open_experiment, open_run, state_of
+from hora.lab.records.files import Experiment, RunFolder, open_any, open_experiment, open_run, state_of
 
 
 def test_a_run_and_all_that_is_in_its_folder(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_trial_that_ended_before_its_run_began(tmp_path: Path) -> None:
 
 
 def test_either_is_opened(tmp_path: Path) -> None:
-    assert isinstance(open_any(write_run(tmp_path / "run")), Run)
+    assert isinstance(open_any(write_run(tmp_path / "run")), RunFolder)
     assert isinstance(open_any(write_experiment(tmp_path / "experiment") / "experiment.json"), Experiment)
     (tmp_path / "empty").mkdir()
     for place, said in (("empty", "is empty"), ("nowhere", "does not exist"), (".", "holds no record")):

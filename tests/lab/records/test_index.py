@@ -13,14 +13,14 @@ from pathlib import Path
 from tests.lab.records.made_up import write_experiment, write_outcome, write_run
 from tests.launch.jobs import clean_environment, wait_until
 
-from hora.lab.records.index import FILE, Entry, add, scan
+from hora.lab.records.index import FILE, IndexEntry, add, scan
 
 WRITER = """
 import pathlib, sys
-from hora.lab.records.index import Entry, add
+from hora.lab.records.index import IndexEntry, add
 runs, name, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for number in range(count):
-    add(runs, Entry(kind="sweep", folder=f"lab/{name}-{number}", title="x" * (number % 50 * 40)))
+    add(runs, IndexEntry(kind="sweep", folder=f"lab/{name}-{number}", title="x" * (number % 50 * 40)))
 """
 
 
@@ -39,7 +39,7 @@ def test_many_writers_at_once_and_one_that_is_killed(tmp_path: Path) -> None:
         for process in (doomed, *writers):
             process.send_signal(signal.SIGKILL)
             process.wait()
-    add(tmp_path, Entry(kind="sweep", folder="lab/last"))
+    add(tmp_path, IndexEntry(kind="sweep", folder="lab/last"))
     names = [Path(entry.folder).name for entry in scan(tmp_path)]
     assert {f"w{writer}-{number}" for writer in range(3) for number in range(300)} <= set(names)
     assert "last" in names and "torn" not in names and len(set(names)) == len(names)
@@ -53,11 +53,11 @@ def test_many_writers_at_once_and_one_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_every_byte_at_which_a_writer_may_be_killed(tmp_path: Path) -> None:
-    add(tmp_path, Entry(kind="sweep", folder="lab/first"))
+    add(tmp_path, IndexEntry(kind="sweep", folder="lab/first"))
     one = (tmp_path / FILE).read_bytes()
     for size in range(len(one) + 1):
         (tmp_path / FILE).write_bytes(one + one[:size])
-        add(tmp_path, Entry(kind="sweep", folder="lab/second"))
+        add(tmp_path, IndexEntry(kind="sweep", folder="lab/second"))
         assert [Path(entry.folder).name for entry in scan(tmp_path)] == ["first", "second"]
 
 
@@ -71,7 +71,7 @@ def test_folders_are_found_with_the_index_and_without(tmp_path: Path) -> None:
     (runs / "corrupt").mkdir()
     (runs / "corrupt" / "run.json").write_text("{")
     for folder, kind in ((elsewhere, "scaling"), (runs / "lab" / "scaling-1", "scaling"), (runs / "gone", "sweep")):
-        add(runs, Entry(kind=kind, folder=str(folder), started="2026-02-01T00:00:00.000Z"))
+        add(runs, IndexEntry(kind=kind, folder=str(folder), started="2026-02-01T00:00:00.000Z"))
     found = {os.path.relpath(entry.folder, tmp_path): entry.kind for entry in scan(runs)}
     assert found == {
         "runs/corrupt": "", "elsewhere": "scaling", "runs/gone": "sweep", "runs/lab/scaling-1": "scaling",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hora.lab import records
-from hora.lab.records import Book, progress
+from hora.lab.records import ExperimentWriter, progress
 from hora.lab.records.progress import Progress
 from hora.lab.trial import Trial
 
@@ -18,19 +18,19 @@ TRIALS = [
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
+def book(tmp_path: Path) -> Iterator[ExperimentWriter]:
     with records.experiment("throughput", "t", {}, tmp_path / "lab" / "e", tmp_path, []) as made:
         yield made
 
 
-def ran(book: Book, trial: Trial, *seconds: float) -> None:
+def ran(book: ExperimentWriter, trial: Trial, *seconds: float) -> None:
     assert book.progress is not None
     for each in seconds:
         book.progress.look(trial, book.folder / trial.name, each)
     book.progress.stop()
 
 
-def test_how_long_it_takes_is_said_before_and_corrected(book: Book) -> None:
+def test_how_long_it_takes_is_said_before_and_corrected(book: ExperimentWriter) -> None:
     told: list[str] = []
     made = Progress(book, TRIALS, told.append)
     made.begin("first")
@@ -51,7 +51,7 @@ def test_how_long_it_takes_is_said_before_and_corrected(book: Book) -> None:
     ]
 
 
-def test_what_was_run_before_is_said_and_not_counted(book: Book) -> None:
+def test_what_was_run_before_is_said_and_not_counted(book: ExperimentWriter) -> None:
     told: list[str] = []
     made = Progress(book, 3, told.append)  # which they will be, nobody knows
     made.begin("first")
@@ -64,7 +64,7 @@ def test_what_was_run_before_is_said_and_not_counted(book: Book) -> None:
     assert told[1].startswith("2 trials, about 32 s (a guess") and told[2] == "2/3 second: slow; about 32 s left"
 
 
-def test_what_is_drawn_while_a_trial_runs(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_drawn_while_a_trial_runs(book: ExperimentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[str] | None] = []
     monkeypatch.setattr(progress, "_drawing", lambda: drawn.append)
     made = Progress(book, TRIALS, lambda line: None)
@@ -85,7 +85,7 @@ def test_what_is_drawn_while_a_trial_runs(book: Book, monkeypatch: pytest.Monkey
     assert drawn[1] is not None and drawn[1][1] == "step 5, 4,812 images/s; 5 s, about 11 s left" and drawn[2] is None
 
 
-def test_what_cannot_be_drawn_ends_nothing(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_drawn_ends_nothing(book: ExperimentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(lines: list[str] | None) -> None:
         raise ValueError("no such terminal")
 

@@ -14,12 +14,12 @@ from tests.lab.records import made_up
 from tests.lab.report import samples
 
 from hora.lab.records import compare, scan, show, summary
-from hora.lab.records.files import Experiment, Run, open_any
+from hora.lab.records.files import Experiment, RunFolder, open_any
 from hora.lab.report import answer, write
 from hora.lab.report.gather import gather
 from hora.lab.sweep.measure import metric_of
-from hora.lab.trial import Outcome, Trial
-from hora.workloads.record import Record, read_lines
+from hora.lab.trial import Trial, TrialOutcome
+from hora.workloads.run_record import RunRecord, read_lines
 
 
 def without(value: Any, name: str, inside: bool = False) -> Any:
@@ -57,7 +57,7 @@ def test_whatever_is_not_a_number_everything_else_is_shown(tmp_path: Path, name:
             show.print_experiment(out, record, tmp_path / folder)
         else:
             show.print_run(out, record)
-    runs = [(tmp_path / folder, record) for folder, record in found.items() if isinstance(record, Run)]
+    runs = [(tmp_path / folder, record) for folder, record in found.items() if isinstance(record, RunFolder)]
     show.print_comparison(out, compare.compare(runs))
     gathered = gather([tmp_path, tmp_path / "bench.json"])
     assert write.sections(gathered) and answer.answer(gathered).words and not gathered.problems
@@ -65,25 +65,25 @@ def test_whatever_is_not_a_number_everything_else_is_shown(tmp_path: Path, name:
 
 
 def test_a_run_whose_loss_is_no_number_has_all_its_lines(tmp_path: Path) -> None:
-    with Record(tmp_path) as record:
+    with RunRecord(tmp_path) as record:
         for step, loss in enumerate((2.0, math.inf, math.nan, -math.inf), start=1):
             record.step({"step": step, "loss": loss})
         record.epoch({"step": 4, "epoch": 0, "epoch_s": 1.0, "loss": math.nan})
     steps, epochs = read_lines(tmp_path)
     assert [line["loss"] for line in steps] == [2.0, None, None, None] and epochs[0]["loss"] is None
-    with Record(tmp_path, after_step=2) as record:  # it goes on from a checkpoint
+    with RunRecord(tmp_path, after_step=2) as record:  # it goes on from a checkpoint
         record.step({"step": 3, "loss": 1.0})
     assert [line["step"] for line in read_lines(tmp_path)[0]] == [1, 2, 3]
 
 
 def test_a_point_of_a_sweep_that_came_to_no_number_does_not_end_the_sweep() -> None:
     trial = Trial(name="a", workload="mnist")
-    run = Outcome(trial=trial, state="done", folder="", epochs=[{"val_loss": None}], result={"val_loss": None})
+    run = TrialOutcome(trial=trial, state="done", folder="", epochs=[{"val_loss": None}], result={"val_loss": None})
     assert metric_of(run, "val_loss", highest=False) is None
 
 
 def test_the_list_has_the_largest_jobs_efficiency_and_no_prediction(tmp_path: Path) -> None:
-    def line(name: str, kind: str, rows: list[dict[str, Any]]) -> summary.Line:
+    def line(name: str, kind: str, rows: list[dict[str, Any]]) -> summary.RecordSummary:
         made_up.write_experiment(tmp_path / name, kind=kind, rows=rows)
         return next(line for line in summary.lines_of(scan(tmp_path))[0] if line.folder.endswith(name))
 

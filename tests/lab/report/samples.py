@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.lab.timeline import traces
+from tests.timeline import traces
 
-from hora.lab.bench.plan import Cell, Result, Row
+from hora.bench.plan import BenchRow, ContenderTime, Result
 from hora.lab.records import Experiment
 from hora.lab.scaling.waterfall import Levels, parts, plain
-from hora.lab.trial import Outcome, Trial
-from hora.schedule import Decay, Plan, Warmup
+from hora.lab.trial import Trial, TrialOutcome
+from hora.schedule import Decay, LearningRatePlan, Warmup
 from hora.workloads.folder import RunFile
 
 ENVIRONMENT: dict[str, Any] = {
@@ -44,8 +44,8 @@ def trial_folder(
     error: str = "",
     accuracies: list[float] | None = None,
     generated: bool = False,
-    plan: Plan | None = None,
-) -> Outcome:
+    plan: LearningRatePlan | None = None,
+) -> TrialOutcome:
     """A trial that ran, with run.json, metrics.jsonl and outcome.json."""
     epochs = [
         {
@@ -68,7 +68,7 @@ def trial_folder(
         "seed": 42,
     }
     result |= {"val_accuracy": accuracies[-1]} if accuracies else {}
-    outcome = Outcome(
+    outcome = TrialOutcome(
         trial=trial,
         state=state,
         error=error,
@@ -88,7 +88,9 @@ def trial_folder(
         epochs=epochs,
     )
     put(folder / "outcome.json", outcome)
-    plan = plan or Plan(base_lr=0.01, base_batch=64, batch=batch, workers=trial.workers, epochs=5, samples=60000)
+    plan = plan or LearningRatePlan(
+        base_lr=0.01, base_batch=64, batch=batch, workers=trial.workers, epochs=5, samples=60000
+    )
     put(
         folder / "run.json",
         RunFile(
@@ -247,7 +249,7 @@ def quality(folder: Path) -> Path:
 
     def add(factor: str, workers: int, best: float) -> None:
         errors = [1 - best + 0.25 * 0.55**epoch for epoch in range(8)]
-        plan = Plan(
+        plan = LearningRatePlan(
             base_lr=0.01,
             base_batch=64,
             batch=64,
@@ -378,10 +380,10 @@ def bench(path: Path) -> Path:
     rows = []
     for place, (name, size) in enumerate(sizes.items()):
         cells = {
-            key: Cell(median_us=us, low_us=us * 0.9, high_us=us * 1.2, rounds=5)
+            key: ContenderTime(median_us=us, low_us=us * 0.9, high_us=us * 1.2, rounds=5)
             for key, us in {"hora": 10.0**place, "gloo": 40 * 10.0**place}.items()
         }
-        rows.append(Row(name=name, bytes=size, cells=cells))
+        rows.append(BenchRow(name=name, bytes=size, cells=cells))
     machine: dict[str, str | int] = {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25_274_793_984, "python": "3.11.7"}
     put(
         path,

@@ -43,7 +43,7 @@ def browser(written: Written, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def test_it_renders_without_a_complaint_and_without_a_request(browser: Browser, written: Written) -> None:
     figures = browser.value("document.querySelectorAll('figure').length")
-    assert figures == len(written.plots) / 2 > 8
+    assert figures == len(written.plots) / 4 > 8
     assert browser.value("[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot svg path'))")
     assert browser.complaints == []
     assert browser.requests == [written.page.resolve().as_uri()]
@@ -191,13 +191,18 @@ def test_it_prints_on_white_paper(browser: Browser, tmp_path: Path) -> None:
 
 def test_the_plots_are_files_too(written: Written) -> None:
     kinds = {path.suffix for path in written.plots}
-    assert kinds == {".svg", ".png"} and written.plots[0].parent.name == "report-plots"
+    assert kinds == {".svg", ".png", ".pdf", ".csv"} and written.plots[0].parent.name == "report-plots"
     for path in written.plots:
         if path.suffix == ".svg":
             root = ET.parse(path).getroot()
             assert root.tag.endswith("svg") and float(root.get("width", "0")) > 300
             assert len([e for e in root.iter() if e.tag.endswith("path")]) > 3
             assert "var(--" not in path.read_text()  # nobody but the page knows these colours
+        elif path.suffix == ".csv":
+            first, *rows = path.read_text().splitlines()
+            assert "series" in first or ("row" in first and rows)
+        elif path.suffix == ".pdf":
+            assert path.read_bytes().startswith(b"%PDF-")
         else:
             assert path.read_bytes().startswith(b"\x89PNG\r\n") and path.stat().st_size > 5_000
 

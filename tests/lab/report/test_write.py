@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.lab.report import samples
 
 from hora.errors import BadData
+from hora.lab import trial as trials
 from hora.lab.records import open_experiment
 from hora.lab.report import answer, methods, render, write
 from hora.lab.report.charts import Figure
 from hora.lab.report.gather import gather
 from hora.lab.scaling.show import waterfall_lines
 from hora.lab.trial import Trial
-from hora.schedule import Plan
+from hora.schedule import LearningRatePlan
 from hora.workloads.folder import RunFile, read_json
+from hora.workloads.gan3d.analysis import shapes, tally
+from hora.workloads.gan3d.history import write_shapes
 
 
 def points(figures: list[Figure], name: str) -> dict[tuple[str, float, str], float]:
@@ -162,7 +169,7 @@ def test_a_plot_of_one_dot_is_left_to_the_table(tmp_path: Path) -> None:
 def test_one_long_run_does_not_squash_the_others(tmp_path: Path) -> None:
     samples.run(tmp_path / "short-1", 1)
     samples.run(tmp_path / "short-2", 2)
-    plan = Plan(base_lr=0.01, base_batch=64, batch=64, workers=1, epochs=90, samples=60000)
+    plan = LearningRatePlan(base_lr=0.01, base_batch=64, batch=64, workers=1, epochs=90, samples=60000)
     trial = Trial(name="long", workload="mnist", options={"batch": 64})
     samples.trial_folder(tmp_path / "long", trial, accuracies=[0.9] * 90, plan=plan)
     drawn = {figure.name: figure for figure in figures_of(tmp_path)}
@@ -170,7 +177,7 @@ def test_one_long_run_does_not_squash_the_others(tmp_path: Path) -> None:
     assert [round(max(x for _, x, _ in rate)) for rate in rates] == [5, 90]
     assert [len({series for series, _, _ in rate}) for rate in rates] == [2, 1]
     assert drawn["learning-rate-2"].title == "Learning rate over the run: mnist, 90 epochs"
-    assert len([name for name in drawn if name.startswith("error-curves")]) == 2
+    assert len([name for name in drawn if name.startswith("error-curves") and name.endswith("-runs")]) == 2
 
 
 def test_3dgan_has_losses_result_and_moments(tmp_path: Path) -> None:
@@ -182,8 +189,129 @@ def test_3dgan_has_losses_result_and_moments(tmp_path: Path) -> None:
     errors = points(sections[0].figures, "gan3d-result")
     assert errors["moments", 5, "solid"] == pytest.approx(0.6 * 0.8**4)
     assert errors["result", 1, "solid"] == pytest.approx(1.8) and ("profile", 1, "solid") in errors
-    assert "Result 0.625 (moments 0.246, profile 0.380) after 5 epochs" in str(answer.answer(found).words[0])
-    assert [cell.text for cell in sections[0].tables[0].rows[0]][4:7] == ["0.625", "0.246", "0.380"]
+    assert "Result 0.6254 (moments 0.2458, profile 0.3797) after 5 epochs" in str(answer.answer(found).words[0])
+    assert [cell.text for cell in sections[0].tables[0].rows[0]][4:7] == ["0.6254", "0.2458", "0.3797"]
+
+
+def test_generated_showers_stand_beside_real_ones(tmp_path: Path) -> None:
+    real = torch.rand(6, 25, 25, 25)
+    energy = torch.tensor([99.0, 101.0, 199.0, 201.0, 300.0, 399.0])
+    folder = samples.gan(tmp_path / "gan")
+    write_shapes(folder, shapes(tally(real, 2 * real, energy)))
+    [section] = [each for each in write.sections(gather([folder])) if each.anchor == "gan3d"]
+    along = points(section.figures, "gan3d-profile-1-z")
+    assert along["100 GeV", 7, "dashed"] == pytest.approx(real[:2, :, :, 7].sum().item() / 2, rel=1e-5)
+    assert along["100 GeV", 7, "solid"] == pytest.approx(real[:2, :, :, 7].sum().item(), rel=1e-5)
+    ratio = points(section.figures, "gan3d-energy-1")
+    assert ratio["generated", 300, "solid"] == pytest.approx(2 * real[4].sum().item() / 300, rel=1e-5)
+    moments = next(table for table in section.tables if table.title.startswith("Moments"))
+    assert len(moments.rows) == 4 * 3 * 2
+
+
+def test_one_schedule_on_every_number_of_workers_in_one_plot(tmp_path: Path) -> None:
+    drawn = figures_of(samples.quality(tmp_path / "quality"))
+    mine = next(figure for figure in drawn if figure.title == "naive: validation error by number of workers")
+    curves = points([mine], mine.name)
+    assert {series for series, _, _ in curves} == {"one worker", "8 workers", "32 workers"}
+    assert curves["32 workers", 8, "solid"] == pytest.approx(1 - (0.955 - 0.0128) + 0.25 * 0.55**7)
+
+
+def test_a_grid_has_every_schedule_on_every_number_of_workers(tmp_path: Path) -> None:
+    [mine] = [figure for figure in figures_of(samples.quality(tmp_path / "quality")) if "grid" in figure.name]
+    rows = list(csv.DictReader(io.StringIO(render.as_csv(mine))))
+    names = list(dict.fromkeys(row["panel"] for row in rows))
+    assert names[:3] == ["naive, 8 workers", "naive, 32 workers", "linear, 8 workers"] and len(names) == 8
+    last = {
+        row["series"]: float(row["y"]) for row in rows if row["panel"] == "linear, 32 workers" and row["x"] == "8.0"
+    }
+    error = 1 - (0.962 - 0.0128) + 0.25 * 0.55**7
+    assert last == pytest.approx({"validation": error, "training": error + 0.02, "one worker": 0.015 + 0.25 * 0.55**7})
+    for part in render.draw([mine], tmp_path / "files"):
+        assert part.stat().st_size > 1000
+
+
+def test_runs_have_a_grid_and_top_5(tmp_path: Path) -> None:
+    for workers in (1, 2, 4):
+        place = samples.run(tmp_path / f"on-{workers}", workers)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        text = "".join(json.dumps(line | {"val_top5": 1 - (1 - line["val_accuracy"]) / 4}) + "\n" for line in lines)
+        (place / "metrics.jsonl").write_text(text)
+    drawn = figures_of(tmp_path)
+    assert [f.spec["facet"]["sort"] for f in drawn if "grid" in f.name] == [["1 worker", "2 workers", "4 workers"]]
+    top5, top1 = (points(drawn, f"error-curves-1-runs{name}") for name in ("-top5", ""))
+    assert top5["2 workers", 5, "solid"] == pytest.approx(top1["2 workers", 5, "solid"] / 4)
+
+
+def test_runs_are_told_by_step_and_by_time_too(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        samples.run(tmp_path / f"on-{workers}", workers)
+    drawn = figures_of(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "on-1" / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if "epoch_s" in line]
+    by_step = points(drawn, "error-curves-1-runs-by-step")
+    assert {x for _, x, _ in by_step} >= {line["step"] for line in epochs}
+    by_time = points(drawn, "error-curves-1-runs-by-time")
+    assert any(x == pytest.approx(sum(line["epoch_s"] for line in epochs) / 60) for _, x, _ in by_time)
+
+
+def test_ddp_stands_beside_hora_and_nodes_beside_one(tmp_path: Path) -> None:
+    place = samples.scaling(tmp_path / "scaling", timeline=False)
+    rows = [row | {"strategy": "hora", "nodes": row["workers"]} for row in open_experiment(place).rows]
+    for row in rows:
+        row["node_efficiency"] = 0.9 ** (row["nodes"] - 1)
+    slower = [row | {"strategy": "ddp", "images_per_s": row["images_per_s"] / 2, "low": None, "high": None}
+              for row in rows if row["workers"] == 2]  # fmt: skip
+    edit(place, rows=[*rows, *slower])
+    [section] = [each for each in write.sections(gather([place])) if each.anchor == "scaling"]
+    assert any("Hora is 2.00 times as fast" in text for text in section.words)
+    by_node = points(section.figures, "efficiency-by-node")
+    assert any(x == 2 and y == pytest.approx(0.9) for (_, x, _), y in by_node.items())
+
+
+def test_ddp_of_a_throughput_experiment_is_compared_with_horas_single_worker(tmp_path: Path) -> None:
+    place = samples.throughput(tmp_path / "throughput")
+    rows = [row | {"strategy": "hora"} for row in open_experiment(place).rows]
+    slower = [row | {"strategy": "ddp", "images_per_s": row["images_per_s"] / 2} for row in rows if row["workers"] > 1]
+    edit(place, rows=[*rows, *slower])
+    drawn = points(figures_of(place), "speed-up")
+    measured = {frozenset(name.split(", ")): y for (name, x, style), y in drawn.items() if (x, style) == (4, "solid")}
+    hora, ddp = (measured[frozenset((who, "batch 64"))] for who in ("hora", "ddp"))
+    assert ddp == pytest.approx(hora / 2)
+
+
+def test_optimizers_of_a_sweep_are_compared(tmp_path: Path) -> None:
+    place = samples.sweep(tmp_path / "sweep")
+    names = ["sgd", "adam", "lars"]
+    rows = [row | {"optimizer": names[number % 3]} for number, row in enumerate(open_experiment(place).rows)]
+    content = open_experiment(place)
+    edit(place, rows=rows, options={**content.options, "swept": ["lr", "optimizer"]})
+    figure = next(figure for figure in figures_of(place) if figure.name.endswith("-optimizer"))
+    known = {row["row"]: row["value"] for row in figure.spec["data"]["values"]}
+    done = [row for row in rows if row["val_accuracy"]]
+    assert known == {name: max(row["val_accuracy"] for row in done if row["optimizer"] == name) for name in known}
+    assert set(known) == {row["optimizer"] for row in done}
+
+
+def test_cores_and_gpus_are_drawn_over_time(tmp_path: Path) -> None:
+    place = samples.scaling(tmp_path / "scaling", timeline=False)
+    trial = next(path for path in sorted((place / "trials").iterdir()) if (path / "outcome.json").exists())
+    outcome = trials.load(trial)
+    outcome.cpu_over_time = [[1.0, 0.5, 0.75], [2.0, 1.0, 0.25]]
+    outcome.gpu_over_time = [[1.0, 0.1, 0.2], [2.0, 0.9, 0.8]]
+    samples.put(trial / "outcome.json", outcome)
+    drawn = figures_of(place)
+    used = points(drawn, "cpu-over-time-1")
+    assert used["rank 1", 2.0, "solid"] == 0.25 and used["rank 0", 1.0, "solid"] == 0.5
+    assert points(drawn, "gpu-over-time-1")["GPU 1", 2.0, "solid"] == 0.8
+
+
+def test_what_a_figure_shows_is_a_table_too(tmp_path: Path) -> None:
+    figure = next(figure for figure in figures_of(samples.sweep(tmp_path / "sweep")) if figure.name == "sweep-1")
+    first, *rows = csv.DictReader(io.StringIO(render.as_csv(figure)))
+    assert len(rows) == 5 and {"series", "x", "y"} <= set(first)
+    assert {(row["series"], float(row["x"]), "solid"): float(row["y"]) for row in [first, *rows]} == points(
+        [figure], "sweep-1"
+    )
 
 
 def test_rows_that_make_no_sense_cost_only_their_section(tmp_path: Path) -> None:

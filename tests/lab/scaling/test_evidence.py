@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from tests.lab.throughput.outcomes import outcome
 
-from hora.lab.scaling.evidence import Evidence, Pauses, Place, divide
+from hora.lab.scaling.evidence import Evidence, Pauses, RunConditions, divide
 from hora.lab.throughput.pool import Pool
 
-PLACE = Place(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
+PLACE = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
 
 
 def pool(step_s: float, **more: Any) -> Pool:
@@ -20,7 +20,7 @@ def pool(step_s: float, **more: Any) -> Pool:
 
 
 def divided(
-    place: Place = PLACE,
+    place: RunConditions = PLACE,
     *,
     job: float,
     ranks: tuple[float, float],

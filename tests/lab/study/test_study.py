@@ -11,15 +11,15 @@ from hora.data.generated import is_generated
 from hora.data.idx import read_idx
 from hora.data.make.digits import make_digits
 from hora.errors import BadData
-from hora.lab.published import tables
 from hora.lab.quality import rows as quality_rows
-from hora.lab.quality.trials import Cell
+from hora.lab.quality.trials import FactorCase
 from hora.lab.study import measure, scale
 from hora.lab.study.answers import answers
 from hora.lab.study.data import prepare
 from hora.lab.study.published import QUALITY, SPEED, published_quality, speed_up
 from hora.lab.study.show import quality_table, speed_table
-from hora.lab.trial import Outcome
+from hora.lab.trial import TrialOutcome
+from hora.predict.published import tables
 
 STUDY = tables()["thesis"]
 
@@ -67,18 +67,20 @@ def test_data_is_a_part_of_the_set_and_says_what_it_is(tmp_path: Path) -> None:
 
 def rows(tops: dict[tuple[int, int], list[float]]) -> list[dict[str, Any]]:
     """Rows of quality from made-up accuracies by (experiment, workers), and of throughput with two workers."""
-    done: dict[tuple[int, Cell], list[Outcome]] = {}
+    done: dict[tuple[int, FactorCase], list[TrialOutcome]] = {}
     for quality, factor, workers in scale.quality_runs(scale.QUICK):
-        cell = Cell(factor, workers)
+        cell = FactorCase(factor, workers)
         made = measure._quality_trials(scale.QUICK, 2, "d")[quality.experiment, cell, 1]
         done[quality.experiment, cell] = [
-            Outcome(trial=made, state="done", folder="", epochs=[{"epoch": 0, "epoch_s": 1.0, "val_accuracy": top}])
+            TrialOutcome(
+                trial=made, state="done", folder="", epochs=[{"epoch": 0, "epoch_s": 1.0, "val_accuracy": top}]
+            )
             for top in tops.get((quality.experiment, workers), [])
         ]
     fast = {}
     for (framework, batch, workers), made in measure.speed_trials(scale.QUICK, 2, "d").items():
         share = 0.9 if workers > 1 and batch == 32 else 1.0
-        outcome = Outcome(trial=made, state="done", folder="", images_per_s=900.0 * workers)
+        outcome = TrialOutcome(trial=made, state="done", folder="", images_per_s=900.0 * workers)
         outcome.images_per_s_study = 450.0 * workers
         outcome.result = {"images_per_s": 1000.0 * workers * share}
         fast[framework, batch, workers] = outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hora.errors import UsageError
-from hora.lab.sweep.limits import Limits
+from hora.lab.sweep.limits import MemoryLimits
 from hora.lab.sweep.search import Grid, Tpe, name_of
 from hora.lab.sweep.space import Choice, Range, check_point, grid_points, parse_grid, parse_ranges
 
@@ -56,7 +56,7 @@ def test_small_batches_come_first_and_names_are_folders() -> None:
 
 
 def test_limits_are_by_kind() -> None:
-    limits = Limits()
+    limits = MemoryLimits()
     limits.learn({"batch": 64, "workers": 1, "precision": "float32", "lr": 0.1})
     assert limits.refuses({"batch": 128, "workers": 1, "precision": "float32", "lr": 0.3}) == 64
     assert limits.refuses({"batch": 32, "workers": 1, "precision": "float32"}) is None

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from hora.lab.trial import Outcome, Trial
+from hora.lab.trial import Trial, TrialOutcome
 
 __all__ = ["outcome"]
 
 
-def outcome(step_s: Sequence[float], *, workers: int = 1, batch: int = 32, **more: Any) -> Outcome:
+def outcome(step_s: Sequence[float], *, workers: int = 1, batch: int = 32, **more: Any) -> TrialOutcome:
     """A run that was done, of these steady steps; ``ranks`` are medians of other ranks of an independent run."""
     ranks: dict[int, float] = {0: statistics.median(step_s), **more.pop("ranks", {})}
     independent = len(ranks) > 1
@@ -24,7 +24,7 @@ def outcome(step_s: Sequence[float], *, workers: int = 1, batch: int = 32, **mor
     )
     images = sum(batch / step for step in ranks.values()) if independent else workers * batch / ranks[0]
     facts = {"first_batch_s": 2.0, "data_s": 0.0, "cpu_share": 0.5, "memory_bytes": 10**8, "study_steps": 20}
-    return Outcome(
+    return TrialOutcome(
         trial=trial,
         state="done",
         folder="nowhere",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hora.errors import UsageError
-from hora.lab.throughput.grid import Job, points, turns
+from hora.lab.throughput.grid import GridSetup, points, turns
 
 
 def test_repeats_are_taken_by_turns_and_limits_beside_their_points() -> None:
     grid = points([1, 2], [32, 64], [1], ["auto", "gloo"])
-    trials = [trial for _, trial in turns(Job(workload="mnist", repeats=2), grid)]
+    trials = [trial for _, trial in turns(GridSetup(workload="mnist", repeats=2), grid)]
     names = [trial.name for trial in trials]
     assert len(names) == len(set(names)) == 2 * (8 + 2)
     half = len(names) // 2
@@ -21,13 +21,13 @@ def test_repeats_are_taken_by_turns_and_limits_beside_their_points() -> None:
 
 
 def test_options_that_are_given_beat_those_of_the_experiment_but_for_the_batch() -> None:
-    job = Job(workload="mnist", steps=30, repeats=1, options={"batch": 7, "save": True, "lr": 0.5})
+    job = GridSetup(workload="mnist", steps=30, repeats=1, options={"batch": 7, "save": True, "lr": 0.5})
     [(_, trial)] = turns(job, points([1], [32], [1], ["auto"]))
     assert trial.options == {"max_steps": 30, "validate": False, "save": True, "batch": 32, "lr": 0.5}
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="there is no workload 'minst'"):
-        Job(workload="minst").check()
+        GridSetup(workload="minst").check()
     with pytest.raises(UsageError, match="image-size 5 is too small"):
-        Job(workload="synthetic", options={"image_size": 5}).check()
+        GridSetup(workload="synthetic", options={"image_size": 5}).check()

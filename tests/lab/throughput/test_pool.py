@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import msgspec
+import pytest
 from tests.lab.throughput.outcomes import outcome
 
 from hora.lab.throughput.pool import Pool, ratio
@@ -13,7 +14,7 @@ from hora.lab.throughput.pool import Pool, ratio
 def test_images_per_s_are_those_of_all_workers() -> None:
     pool = Pool([outcome([0.1, 0.2, 0.1], workers=4, batch=8), outcome([0.1, 0.1, 0.1], workers=4, batch=8, turn=1)])
     assert pool.images_per_s.value == 4 * 8 / 0.1
-    assert pool.facts()["runs"] == 2 and pool.facts()["memory_mb"] == 100.0
+    assert pool.facts()["runs"] == 2 and pool.facts()["memory_mb"] == pytest.approx(100e6 / 2**20, abs=1e-3)
 
 
 def test_the_limit_is_the_sum_over_ranks_however_fast_each_is() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hora.lab.show import fitted
 from hora.lab.throughput import show
 
 
@@ -45,7 +46,7 @@ def test_columns_are_left_out_rather_than_figures_cut_off() -> None:
     for width in (60, 80, 100):
         file = StringIO()
         console = Console(file=file, width=width)
-        console.print(show.fitted(show.table(rows, "mnist"), console, show.EXPENDABLE))
+        console.print(fitted(show.table(rows, "mnist"), console, show.EXPENDABLE))
         text = file.getvalue()
         assert "12,346" in text and "…" not in text and max(map(len, text.splitlines())) <= width
         assert ("no room for CPU" in text) == (width < 100)

@@ -78,12 +78,33 @@ def test_what_is_used_is_seen(tmp_path: Path) -> None:
 
 def test_gpus_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\nprintf '40\\n80\\n'\nexec sleep 600\n")
+    tool.write_text("#!/bin/sh\nprintf '0, 40\\n1, 80\\n0, 60\\n1, 60\\n'\nexec sleep 600\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with Child(python("import time; time.sleep(600)"), dict(os.environ), tmp_path / "log.txt") as child:
         wait_until(lambda: child.usage.gpu_share() is not None, DEADLINE_S)
     assert child.usage.gpu_share() == pytest.approx(0.6)
+    assert child.usage.gpu_over_time() == [[0.0, 0.4, 0.8], [0.5, 0.6, 0.6]]
+
+
+def test_cores_are_told_by_rank(tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, sys\nworkers = [subprocess.Popen([sys.executable, '-S', '-c', 'while True: pass'],"
+        + (
+            " env={**os.environ, 'HORA_RANK': str(rank)}) for rank in (0, 1)]\nprint('begun', flush=True)\n"
+            "[each.wait() for each in workers]"
+        )
+    )
+    with Child(python(program), dict(os.environ), tmp_path / "log.txt") as child:
+        wait_until(lambda: "begun" in (tmp_path / "log.txt").read_text(), DEADLINE_S)
+
+        def looked() -> bool:
+            child.usage.look()
+            return len(child.usage.cpu_over_time()) > 3
+
+        wait_until(looked, DEADLINE_S, every_s=0.2)
+    rows = child.usage.cpu_over_time()
+    assert all(len(row) == 3 for row in rows) and sum(row[1] for row in rows) > 0 and sum(row[2] for row in rows) > 0
 
 
 def test_it_ends_when_we_are_killed(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hora.lab.trial import FILE, Outcome, OutcomeState, Trial
+from hora.data.generated import mark_generated
+from hora.lab.trial import FILE, OutcomeState, Trial, TrialOutcome
 from hora.lab.trial.cost import Costs, samples_in, steps_of
 from hora.workloads import folder as run_folder
 from hora.workloads import options_of
@@ -17,7 +18,7 @@ from hora.workloads import options_of
 def put(place: Path, name: str, step_s: float, state: OutcomeState = "done", **options: Any) -> Trial:
     trial = Trial(name=name, workload="mnist", workers=2, options={"batch": 50, "max_steps": 20, **options})
     folder = place / "throughput-1" / "trials" / name
-    found = Outcome(trial=trial, state=state, folder="", step_s=[step_s] * 5, first_batch_s=3.0, seconds=5.0)
+    found = TrialOutcome(trial=trial, state=state, folder="", step_s=[step_s] * 5, first_batch_s=3.0, seconds=5.0)
     run_folder.write_json(folder / FILE, found)
     return trial
 
@@ -64,5 +65,12 @@ def test_samples_are_counted(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3 * 3073))
     assert samples_in("cifar10", tmp_path) == 3
     assert samples_in("imagenet", tmp_path) == 1_281_167
+    mark_generated(tmp_path, generator="textures", samples=60)
+    assert samples_in("imagenet", tmp_path) == samples_in("gan3d", tmp_path / "Ele*.h5") == 60
+    small, usual = (
+        Costs(tmp_path).speed(Trial(name="t", workload="imagenet", workers=1, options=options))
+        for options in ({"image_size": 56}, {})
+    )
+    assert small.sample_s == pytest.approx(usual.sample_s / 16)
     options = options_of("mnist").of({"data": str(tmp_path), "epochs": 3, "batch": 100})
     assert steps_of(options, 2) == 3 * 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hora.lab.trial.measure import first_batch_s, interval, speed, training_time, warmup
-from hora.workloads import Options
+from hora.workloads import WorkloadOptions
 from hora.workloads.folder import RunNote
 
 
@@ -82,7 +82,7 @@ def _rank(count: int) -> int:
 
 def test_the_time_of_training_begins_after_the_first_step(tmp_path: Path) -> None:
     assert training_time(tmp_path) == (-math.inf, math.inf) and math.isnan(first_batch_s(tmp_path, 0.0))
-    note = RunNote(Options(out=str(tmp_path)), {}, workers=1)
+    note = RunNote(WorkloadOptions(out=str(tmp_path)), {}, workers=1)
     began, ended = training_time(tmp_path)
     assert ended == math.inf and math.isnan(first_batch_s(tmp_path, began))
     note.first_step()
@@ -93,7 +93,7 @@ def test_the_time_of_training_begins_after_the_first_step(tmp_path: Path) -> Non
 
 
 def test_the_first_batch_of_another_host_is_by_its_own_clock(tmp_path: Path) -> None:
-    note = RunNote(Options(out=str(tmp_path)), {}, workers=1)
+    note = RunNote(WorkloadOptions(out=str(tmp_path)), {}, workers=1)
     note._file.host["hostname"] = "elsewhere"
     note.first_step()
     note.end(None, {"first_batch_s": 0.125})

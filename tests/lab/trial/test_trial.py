@@ -18,7 +18,7 @@ from tests.launch.jobs import clean_environment, wait_until
 
 from hora.errors import BadData, UsageError
 from hora.lab import trial as trial_module
-from hora.lab.trial import Outcome, Trial, command_of, load, run, turns
+from hora.lab.trial import Trial, TrialOutcome, command_of, load, run, turns
 from hora.workloads import folder as run_folder
 from hora.workloads.turns import MODES
 
@@ -68,7 +68,7 @@ def test_each_by_itself_on_the_same_cores(tmp_path: Path) -> None:
 
 def test_by_turns_all_three_are_of_the_same_processes(tmp_path: Path) -> None:
     """Alone, in step and together, of both ranks; the trial's own figures are those together, and each is to be had."""
-    trial = Trial(name="turns", workload="synthetic", workers=2, by_turns=True, options={**SMALL, "max_steps": 35})
+    trial = Trial(name="turns", workload="synthetic", workers=2, by_turns=True, options={**SMALL, "max_steps": 36})
     found = run(trial, tmp_path / "turns")
     assert found.state == "done", (tmp_path / "turns" / "log.txt").read_text()
     by_turns = found.result["by_turns"]
@@ -174,7 +174,9 @@ def test_the_command_has_all_that_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_outcome_with_unknown_numbers_is_read_back(tmp_path: Path) -> None:
-    made = Outcome(trial=Trial(name="a", workload="mnist"), state="failed", folder=str(tmp_path), rank_step_s={3: 0.5})
+    made = TrialOutcome(
+        trial=Trial(name="a", workload="mnist"), state="failed", folder=str(tmp_path), rank_step_s={3: 0.5}
+    )
     run_folder.write_json(tmp_path / "outcome.json", made)
     found = load(tmp_path)
     assert np.isnan(found.images_per_s) and found.rank_step_s == {3: 0.5} and found.trial == made.trial

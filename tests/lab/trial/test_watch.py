@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hora.lab.trial.watch import Watch
+from hora.lab.trial.watch import TrialMonitor
 from hora.workloads import options_of
 from hora.workloads.folder import RunNote
 
 
 def test_steps_and_what_is_left(tmp_path: Path) -> None:
-    watch = Watch(tmp_path)
+    watch = TrialMonitor(tmp_path)
     watch.look(1.0)  # nothing is there yet
     assert (watch.step, watch.steps, watch.left_s) == (0, 0, None)
     options = options_of("mnist").of({"out": str(tmp_path), "batch": 10, "epochs": 2})
@@ -39,6 +39,6 @@ def test_steps_and_what_is_left(tmp_path: Path) -> None:
 def test_nonsense_is_no_reason_to_end(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_bytes(b'\xff\xfe\n[]\n{"images_per_s":null,"step":"x"}\n')
-    watch = Watch(tmp_path)
+    watch = TrialMonitor(tmp_path)
     watch.look(1.0)
     assert watch.step == 0 and watch.left_s is None

@@ -15,7 +15,7 @@ from tests.multi.data import check, process_sets, raises, tensor
 
 from hora.torch.adasum import DistributedAdasumOptimizer
 from hora.transport.arithmetic import adasum
-from hora.transport.base import DType
+from hora.types import DType
 
 SIZES = (1, 2, 4)
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -57,7 +57,7 @@ class Simulation:
         columns = zip(*(self.models[r].parameters() for r in self.ranks), strict=True)
         for before, column in zip(start, columns, strict=True):
             changes = [np.asarray((p.detach() - before).flatten()) for p in column]
-            combined = torch.from_numpy(adasum(changes, DType.FLOAT64, 1, 1)).reshape(before.shape)
+            combined = torch.from_numpy(adasum(changes, DType.FLOAT64, 1, 1)).to(before.device).reshape(before.shape)
             for p in column:
                 p.data.copy_(before + combined)
 

@@ -141,7 +141,7 @@ def sums_run_in_rank_order(hvd: ModuleType, rank: int, size: int) -> None:
     running = engine()
     for dtype in (torch.float32, torch.float64):
         for count in (1, 1003, 70001, 300000, 2_500_001):
-            rides = running.transport == "shm+tcp" and count * dtype.itemsize <= 8192
+            rides = running.transport in ("shm+tcp", "shm+ucx") and count * dtype.itemsize <= 8192
             hosts = [peer.host if "+" in running.transport and not rides else "" for peer in running.peers]
             parts = tensors(range(size), (count,), dtype)
             sums = [functools.reduce(torch.add, [p for p, h in zip(parts, hosts, strict=True) if h == host])

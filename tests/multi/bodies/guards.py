@@ -16,7 +16,7 @@ from tests.multi.data import process_sets, raises
 
 from hora.config.settings import Settings
 from hora.errors import DivergenceError, NonFiniteError
-from hora.torch.guard import Guard, Verdict
+from hora.torch.guard import Guard, StepDecision
 from hora.torch.summary import Summary
 
 NAMES = ("conv.weight", "conv.bias", "fc.weight")
@@ -38,7 +38,7 @@ def warnings_of_hora() -> Iterator[list[str]]:
         log.removeHandler(handler)
 
 
-def reduce(hvd: ModuleType, guard: Guard, flat: torch.Tensor, process_set: object = None) -> Verdict:
+def reduce(hvd: ModuleType, guard: Guard, flat: torch.Tensor, process_set: object = None) -> StepDecision:
     """A reducer of one bucket: three pieces and a mark at the end."""
     pieces = zip(NAMES, flat[:-1].chunk(3), strict=True)
     guard.before_reduce(flat, pieces, flat[-1:])
@@ -56,7 +56,7 @@ def one_element_on_one_rank(hvd: ModuleType, rank: int, size: int) -> None:
         flat = torch.zeros(301)
         flat[:-1] = torch.randn(300)
         if trial % 5 == 4:
-            assert reduce(hvd, guard, flat) is Verdict.GO
+            assert reduce(hvd, guard, flat) is StepDecision.GO
             continue
         if rank == culprit:
             flat[place] = value
@@ -73,12 +73,12 @@ def several_ranks_and_skip(hvd: ModuleType, rank: int, size: int) -> None:
     with warnings_of_hora() as said:
         flat = torch.ones(301)
         flat[:-1][rank * 100 % 300] = math.inf
-        assert reduce(hvd, guard, flat) is Verdict.SKIP
+        assert reduce(hvd, guard, flat) is StepDecision.SKIP
     expected = [f"on rank {r}: {NAMES[r % 3]} (inf)" for r in range(size)]
     assert len(said) == (rank == 0)  # once for all
     if rank == 0:
         assert "; ".join(expected) in said[0] and "left out, on all ranks" in said[0], said
-    assert reduce(hvd, guard, torch.ones(301)) is Verdict.GO
+    assert reduce(hvd, guard, torch.ones(301)) is StepDecision.GO
 
 
 @body()
@@ -88,7 +88,7 @@ def warn_changes_nothing_but_the_mark(hvd: ModuleType, rank: int, size: int) -> 
     if rank == 0:
         flat[7] = math.nan
     with warnings_of_hora():
-        assert reduce(hvd, guard, flat) is Verdict.GO
+        assert reduce(hvd, guard, flat) is StepDecision.GO
     expected = torch.full((300,), sum(range(size)) / size)
     expected[7] = math.nan
     assert torch.equal(flat[:-1].isnan(), expected.isnan())

@@ -12,8 +12,7 @@ from tests.multi.data import process_sets, raises
 
 from hora.errors import MismatchError
 from hora.ops import host
-from hora.ops.resolve import Reduction
-from hora.transport.base import ReduceOp
+from hora.types import ReduceOp, Reduction
 
 DTYPES = [
     "uint8",
@@ -54,26 +53,26 @@ def every_collective_on_every_type(hvd: ModuleType, rank: int, size: int) -> Non
                 for shape in [(), (0,), (5,), (3, 2)]:
                     own = array(rank, shape, dtype)
                     total = sum((array(r, shape, dtype).astype(wide) for r in ranks), np.zeros(shape, wide))
-                    (summed,) = host.allreduce([own], Reduction(ReduceOp.SUM), f"s{shape}{dtype}", process_set).result()
+                    (summed,) = host.allreduce([own], Reduction(ReduceOp.SUM), f"s{shape}{dtype}", process_set).wait()
                     same(summed, np.asarray(total).astype(dtype))
-                    (sent,) = host.broadcast([own], ranks[-1], f"b{shape}{dtype}", process_set).result()
+                    (sent,) = host.broadcast([own], ranks[-1], f"b{shape}{dtype}", process_set).wait()
                     same(sent, array(ranks[-1], shape, dtype))
                 rows = [array(r, (r % 2 + 1, 3), dtype) for r in ranks]
-                gathered, none = host.allgather([rows[me], rows[me][:, :0]], None, process_set, grouped=True).result()
-                same(gathered.array, np.concatenate(rows))
-                assert gathered.rows == none.rows == tuple(len(r) for r in rows) and none.array.shape[1] == 0
+                gathered, none = host.allgather([rows[me], rows[me][:, :0]], None, process_set, grouped=True).wait()
+                same(gathered.tensor, np.concatenate(rows))
+                assert gathered.rows == none.rows == tuple(len(r) for r in rows) and none.tensor.shape[1] == 0
                 splits = [r % 2 + 1 for r in ranks]  # everybody sends so many rows to rank r, the same to all
                 whole = [array(r, (sum(splits) + 1, 2), dtype) for r in ranks]
-                exchanged = host.alltoall(whole[me], splits, None, process_set).result()
+                exchanged = host.alltoall(whole[me], splits, None, process_set).wait()
                 start = sum(splits[:me])
-                same(exchanged.array, np.concatenate([w[start : start + splits[me]] for w in whole]))
+                same(exchanged.tensor, np.concatenate([w[start : start + splits[me]] for w in whole]))
                 assert exchanged.rows == (splits[me],) * len(ranks)
-                narrow = host.alltoall(whole[me][:, :0], splits, None, process_set).result()
-                assert narrow.rows == exchanged.rows and narrow.array.shape == (len(exchanged.array), 0)
+                narrow = host.alltoall(whole[me][:, :0], splits, None, process_set).wait()
+                assert narrow.rows == exchanged.rows and narrow.tensor.shape == (len(exchanged.tensor), 0)
                 if dtype == "bool":
                     continue
                 blocks = [array(r, (2 * len(ranks) + 1, 2), dtype) for r in ranks]
-                (part,) = host.reducescatter([blocks[me]], Reduction(ReduceOp.SUM), None, process_set).result()
+                (part,) = host.reducescatter([blocks[me]], Reduction(ReduceOp.SUM), None, process_set).wait()
                 first = 2 * me + (me > 0)
                 expected = sum(b.astype("int64") for b in blocks)[first : first + 2 + (me == 0)]
                 same(part, np.asarray(expected).astype(dtype))
@@ -85,17 +84,17 @@ def into_the_inputs_or_elsewhere(hvd: ModuleType, rank: int, size: int) -> None:
     own = (np.arange(6.0) * (rank + 1)).reshape(2, 3)
     place = np.zeros((2, 6))[:, ::2]  # not contiguous
     how = Reduction(ReduceOp.SUM)
-    (result,) = host.allreduce([own], how, "elsewhere", hvd.global_process_set, into=[place]).result()
+    (result,) = host.allreduce([own], how, "elsewhere", hvd.global_process_set, into=[place]).wait()
     assert result is place
     np.testing.assert_array_equal(place, total)
     strided = np.repeat(own, 2, axis=1)[:, ::2]
-    (result,) = host.allreduce([strided], how, "strided", hvd.global_process_set).result()
+    (result,) = host.allreduce([strided], how, "strided", hvd.global_process_set).wait()
     np.testing.assert_array_equal(result, total)
-    (result,) = host.allreduce([own], how, "in place", hvd.global_process_set, into=[own]).result()
+    (result,) = host.allreduce([own], how, "in place", hvd.global_process_set, into=[own]).wait()
     assert result is own
     np.testing.assert_array_equal(own, total)
     own[...] = rank
-    (result,) = host.broadcast([own], size - 1, "in place", hvd.global_process_set, into=[own]).result()
+    (result,) = host.broadcast([own], size - 1, "in place", hvd.global_process_set, into=[own]).wait()
     assert result is own and (own == size - 1).all()
 
 
@@ -103,7 +102,7 @@ def into_the_inputs_or_elsewhere(hvd: ModuleType, rank: int, size: int) -> None:
 def a_mismatch_is_everybodys(hvd: ModuleType, rank: int, size: int) -> None:
     started = host.allreduce([np.zeros(rank + 1)], Reduction(ReduceOp.SUM), "uneven", hvd.global_process_set)
     with raises(MismatchError, "uneven"):
-        started.result()
+        started.wait()
 
 
 @body()
@@ -118,7 +117,7 @@ def unsigned_integers(hvd: ModuleType, rank: int, size: int) -> None:
             ReduceOp.AVERAGE: numbers.sum(0) // size,
         }  # fmt: skip
         for op, wanted in expected.items():
-            (found,) = host.allreduce([parts[rank]], Reduction(op), f"{dtype}{op}", hvd.global_process_set).result()
+            (found,) = host.allreduce([parts[rank]], Reduction(op), f"{dtype}{op}", hvd.global_process_set).wait()
             same(found, wanted.astype(dtype))
-        (sent,) = host.broadcast([parts[rank]], size - 1, dtype, hvd.global_process_set).result()
+        (sent,) = host.broadcast([parts[rank]], size - 1, dtype, hvd.global_process_set).wait()
         same(sent, parts[-1])

@@ -16,8 +16,9 @@ from tests.multi.data import process_sets, raises
 from tests.prompt import PROMPT_S
 
 from hora.engine import session
+from hora.engine.request import OperationSpec, forms
 from hora.torch.adapter import buffer, dtype_of
-from hora.transport.base import Kind
+from hora.types import Kind
 
 Call = Callable[[], Any]
 
@@ -83,7 +84,9 @@ def different_devices(hvd: ModuleType, rank: int, size: int) -> None:
 
     def call() -> None:
         engine = session.engine()
-        engine.wait(engine.submit(Kind.ALLREDUCE, "x", memory, memory, device="cuda" if rank else "cpu"))
+        engine.prepare(OperationSpec(Kind.ALLREDUCE, "x", forms(memory), device="cuda" if rank else "cpu")).start(
+            memory, memory
+        ).wait()
 
     text = all_raise_the_same(hvd, size, hvd.MismatchError, call)
     assert "cuda" in text and "cpu" in text

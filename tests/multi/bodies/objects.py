@@ -67,7 +67,7 @@ def objects_altered_on_the_way_are_not_unpickled(hvd: ModuleType, rank: int, siz
 
     def broadcast_of_a_stranger(*arguments: Any) -> Any:
         real = broadcast(*arguments)
-        return SimpleNamespace(result=lambda: [replaced(real.result()[0])])
+        return SimpleNamespace(wait=lambda: [replaced(real.wait()[0])])
 
     def replaced(array: Any) -> Any:
         return array if array.dtype != np.uint8 else np.frombuffer(fooled, np.uint8)
@@ -75,12 +75,12 @@ def objects_altered_on_the_way_are_not_unpickled(hvd: ModuleType, rank: int, siz
     def allgather_of_a_stranger(*arguments: Any) -> Any:
         real = allgather(*arguments)
 
-        def result() -> Any:
-            (gathered,) = real.result()
-            whole = np.concatenate([np.frombuffer(fooled, np.uint8), gathered.array[gathered.rows[0] :]])
-            return [SimpleNamespace(array=whole, rows=[len(fooled), *gathered.rows[1:]])]
+        def wait() -> Any:
+            (gathered,) = real.wait()
+            whole = np.concatenate([np.frombuffer(fooled, np.uint8), gathered.tensor[gathered.rows[0] :]])
+            return [SimpleNamespace(tensor=whole, rows=[len(fooled), *gathered.rows[1:]])]
 
-        return SimpleNamespace(result=result)
+        return SimpleNamespace(wait=wait)
 
     broadcast, allgather = host.broadcast, host.allgather
 

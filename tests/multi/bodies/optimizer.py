@@ -186,6 +186,20 @@ def compressed(hvd: ModuleType, rank: int, size: int) -> None:
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32, torch.float64}
 
 
+@body(sizes=(2, 3))
+def buckets_are_compressed_as_well(hvd: ModuleType, rank: int, size: int) -> None:
+    """Whatever carries them: what came of 1 + 1/4096 shows that it was rounded, from the first step to the last."""
+    model = torch.nn.Linear(3000, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.bf16)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        model(torch.full((1, 3000), 1 + 1 / 4096)).sum().backward()
+        optimizer.step()
+        assert bool((model.weight == -step).all()), (step, model.weight)
+
+
 class Halved:
     """A compressor of the user's own."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tests import coarse
 from tests.tensorflow.data import check, raises
 
 WORDS, WIDTH, BATCH = 7, 3, 4
@@ -87,11 +88,11 @@ def one_group_a_step(hvd: Any, rank: int, size: int) -> None:
     from hora.engine import session
 
     engine, names = session.engine(), []
-    submit = engine.submit
+    prepare = engine.prepare
 
-    def watch(kind: Any, name: Any, *args: Any, **rest: Any) -> Any:
-        names.append(name)
-        return submit(kind, name, *args, **rest)
+    def watch(spec: Any) -> Any:
+        names.append(spec.name)
+        return prepare(spec)
 
     models = [_Model(0), _Model(0)]
 
@@ -101,13 +102,13 @@ def one_group_a_step(hvd: Any, rank: int, size: int) -> None:
         hvd.DistributedGradientTape(tape).gradient(loss, model.variables)
         hvd.DistributedGradientTape(tape).gradient(loss, {"one": model.weight})
 
-    engine.submit = watch  # type: ignore[method-assign]
+    engine.prepare = watch  # type: ignore[method-assign]
     try:
         for model in models:
             step(model)
         tf.function(step)(models[0])
     finally:
-        del engine.submit  # type: ignore[method-assign]
+        del engine.prepare  # type: ignore[method-assign]
     if size > 1:
         assert len(names) == 9 and len(set(names)) == 3, names
 
@@ -221,3 +222,20 @@ def normalisation_with_masks_and_evaluation(hvd: Any, rank: int, size: int) -> N
     assert layer.get_config() == {**plain.get_config(), "name": layer.name}
     with raises(hvd.UsageError, "fused=True"):
         hvd.SyncBatchNormalization(fused=True)
+
+
+def compressors_with_a_memory(hvd: Any, rank: int, size: int) -> None:
+    """They get arrays on the host, from a graph too."""
+    for wrapped in (False, True):
+        compression = coarse.Coarse()
+        weight = tf.Variable(tf.zeros((2, 3)))
+
+        def step(values: Any, compression: Any = compression, weight: Any = weight) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight * values)
+            return hvd.DistributedGradientTape(tape, compression=compression).gradient(loss, weight)
+
+        run = tf.function(step) if wrapped else step
+        for number, expected in enumerate(coarse.averaged(size, 3)):
+            np.testing.assert_allclose(run(tf.constant(coarse.gradient(rank, number))).numpy(), expected, rtol=1e-6)
+        assert compression.raw_bytes == 3 * 24

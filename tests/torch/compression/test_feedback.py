@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -240,3 +241,19 @@ def test_it_survives_a_new_generation(make: Callable[[], ErrorFeedback]) -> None
     hvd.shutdown()
     hvd.init()
     assert torch.equal(reduce(compressor, gradient(1)), reduce(clean, gradient(1)))
+
+
+@every
+def test_arrays_of_other_front_ends_are_reduced_as_tensors_are(make: Callable[[], ErrorFeedback]) -> None:
+    tensors, arrays = make(), make()
+    hvd.init()
+    try:
+        for step in range(3):
+            array = gradient(step).numpy()
+            expected = reduce(tensors, gradient(step))
+            result = arrays.start("w", array)()
+            assert result is array or result.ctypes.data == array.ctypes.data
+            np.testing.assert_array_equal(result, expected.numpy())
+    finally:
+        hvd.shutdown()
+    np.testing.assert_array_equal(error(arrays), error(tensors))

@@ -15,7 +15,7 @@ from hora.data.generated import mark_generated
 from hora.data.loader import BatchPlan
 from hora.errors import BadData, UsageError
 from hora.workloads.cifar10.data import Photographs, load, shifted
-from hora.workloads.cifar10.model import Basic, ResNetV1, ResNetV2, conv, kernels, network
+from hora.workloads.cifar10.model import CifarBasicBlock, ResNetV1, ResNetV2, conv, kernels, network
 from hora.workloads.cifar10.options import Options
 from hora.workloads.cifar10.train import train
 
@@ -55,7 +55,7 @@ def test_weights_begin_as_he_normal() -> None:
 def test_padding_of_a_stride_of_two_is_tensorflows() -> None:
     """With "same" padding TensorFlow puts the one row and column that are missing at the end."""
     torch.manual_seed(0)
-    unit, x = Basic(2, 4, 2).eval(), torch.randn(1, 2, 6, 6)
+    unit, x = CifarBasicBlock(2, 4, 2).eval(), torch.randn(1, 2, 6, 6)
     kernel, bias = unit.conv1.weight, unit.conv1.bias
     assert bias is not None
     padded = np.zeros((2, 7, 7), np.float32)

@@ -11,7 +11,7 @@ from hora.data.showers import write_showers
 from hora.errors import BadData
 from hora.workloads.gan3d.data import load
 from hora.workloads.gan3d.options import Options
-from hora.workloads.order import Order
+from hora.workloads.order import SampleOrder
 
 
 def write(folder: Path, files: int, events: int) -> None:
@@ -52,9 +52,19 @@ def test_an_epoch_is_shuffled_and_every_event_is_one_workers() -> None:
     options = Options.of({"batch": 4})
     orders = []
     for epoch in range(2):
-        order = Order(48, 3, options)
+        order = SampleOrder(48, 3, options)
         shares = [np.concatenate([p.indices for p in order.plans(range(w, w + 1), epoch=epoch)]) for w in range(3)]
         together = np.concatenate(shares)
         assert sorted(together.tolist()) == list(range(48))
         orders.append(together.tolist())
     assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
+
+
+def test_a_pattern_of_files_is_enough(tmp_path: Path) -> None:
+    write(tmp_path, 4, 2)
+    data = load(tmp_path / "Ele*_0[012].h5", events=100)
+    assert [path.name for part in (data.train, data.test) for path in part.files] == [
+        f"EleEscan_0{number}.h5" for number in range(3)
+    ]
+    with pytest.raises(BadData, match=r"no file is called .*Pi\*\.h5"):
+        load(tmp_path / "Pi*.h5", events=100)

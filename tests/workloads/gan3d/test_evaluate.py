@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import hora.torch as hvd
 from hora.data.showers import write_showers
-from hora.workloads.gan3d.data import Showers
+from hora.workloads.gan3d.data import ShowerDataset
 from hora.workloads.gan3d.evaluate import analyse, losses_on
-from hora.workloads.gan3d.game import Game
+from hora.workloads.gan3d.game import TorchGan
 from hora.workloads.gan3d.model import Judgement
 from hora.workloads.gan3d.options import Options
 
@@ -58,18 +58,18 @@ def shower() -> Tensor:
 
 
 @pytest.fixture
-def showers(shower: Tensor, tmp_path: Path) -> Showers:
+def showers(shower: Tensor, tmp_path: Path) -> ShowerDataset:
     """The same shower, whatever the energy."""
     events = np.repeat(shower.numpy()[None], len(ENERGIES_GEV), 0)
     write_showers(tmp_path / "EleEscan_0.h5", events, np.array(ENERGIES_GEV, np.float32))
-    return Showers([tmp_path / "EleEscan_0.h5"])
+    return ShowerDataset([tmp_path / "EleEscan_0.h5"])
 
 
-def game(shower: Tensor, **options: Any) -> Game:
-    return Game(Printer(shower), Critic(), Options.of({"batch": 2, **options}))  # type: ignore[arg-type]
+def game(shower: Tensor, **options: Any) -> TorchGan:
+    return TorchGan(Printer(shower), Critic(), Options.of({"batch": 2, **options}))  # type: ignore[arg-type]
 
 
-def test_losses_of_both_networks(shower: Tensor, showers: Showers) -> None:
+def test_losses_of_both_networks(shower: Tensor, showers: ShowerDataset) -> None:
     found = losses_on(game(torch.zeros_like(shower)), showers, nullcontext())
     right, wrong = -math.log(0.9), -math.log(0.1)
     total, generation, auxiliary, ecal = found["discriminator"]
@@ -84,24 +84,25 @@ def test_losses_of_both_networks(shower: Tensor, showers: Showers) -> None:
     assert believed["discriminator"][1] == pytest.approx((right + wrong) / 2)
 
 
-def test_fewer_events_if_told(shower: Tensor, showers: Showers) -> None:
+def test_fewer_events_if_told(shower: Tensor, showers: ShowerDataset) -> None:
     few = game(torch.zeros_like(shower), test_events=1)
     found = losses_on(few, showers, nullcontext())
     assert few.generator.made == 3  # type: ignore[attr-defined]  # one for the discriminator, two for the generator
     assert 0 < found["discriminator"][2] < 1000
 
 
-def test_the_same_random_numbers_every_time(shower: Tensor, showers: Showers) -> None:
+def test_the_same_random_numbers_every_time(shower: Tensor, showers: ShowerDataset) -> None:
     once = losses_on(game(shower), showers, nullcontext())
     torch.manual_seed(7)
     assert losses_on(game(shower), showers, nullcontext()) == once
     assert losses_on(game(shower, seed=43), showers, nullcontext()) != once
 
 
-def test_analysis_generates_only_what_counts(shower: Tensor, showers: Showers) -> None:
+def test_analysis_generates_only_what_counts(shower: Tensor, showers: ShowerDataset) -> None:
     perfect = game(shower)
-    found = analyse(perfect, showers, nullcontext())
+    found, shapes = analyse(perfect, showers, nullcontext())
+    assert shapes and all(shape["real"] == shape["generated"] for shape in shapes)
     assert list(found or []) == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
     assert perfect.generator.made == 3  # type: ignore[attr-defined]
-    double = analyse(game(2 * shower), showers, nullcontext())
+    double, _ = analyse(game(2 * shower), showers, nullcontext())
     assert list(double or []) == pytest.approx([1.0, 0.0, 1.0], abs=1e-5)  # the same shape, twice the energy

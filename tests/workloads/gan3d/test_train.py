@@ -158,6 +158,13 @@ def test_emulated_workers_compute_what_real_ones_do(straight: tuple[Path, str], 
     np.testing.assert_allclose(other["test"]["generator"], whole["test"]["generator"], rtol=1e-3)
 
 
+def test_ddp_learns_what_hora_does(straight: tuple[Path, str], showers: Path, tmp_path: Path) -> None:
+    train(showers, tmp_path, "--strategy", "ddp")
+    by_hora, by_ddp = last(straight[0]), last(tmp_path)
+    for name, tensor in by_hora["model"].items():
+        torch.testing.assert_close(by_ddp["model"][name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Model, optimizers and workers, to the bit."""
     for part in ("model", "optimizer", "workers"):

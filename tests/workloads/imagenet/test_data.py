@@ -15,7 +15,7 @@ from hora.data import jpeg
 from hora.data.loader import BatchPlan, Loader
 from hora.data.source import Sample
 from hora.errors import BadData
-from hora.workloads.imagenet.data import Box, Training, Validation, centre, normalised, random_box
+from hora.workloads.imagenet.data import Box, TrainingBatches, ValidationBatches, centre, normalised, random_box
 
 
 class Memory:
@@ -94,7 +94,7 @@ def test_the_centre_is_torchvisions(height: int, width: int) -> None:
 
 def test_validation_is_pillows_resize_and_crop() -> None:
     pixels = smooth(150, 200)
-    images, labels = Validation(Memory(jpeg.encode_png(pixels)), 56, 64)[plan(0)]
+    images, labels = ValidationBatches(Memory(jpeg.encode_png(pixels)), 56, 64)[plan(0)]
     expected = np.asarray(Image.fromarray(pixels).resize((85, 64), Image.Resampling.BILINEAR))[4:60, 14:70]
     assert images.shape == (1, 3, 56, 56) and images.dtype == torch.uint8 and labels.tolist() == [0]
     difference = images[0].permute(1, 2, 0).numpy().astype(int) - expected
@@ -104,7 +104,7 @@ def test_validation_is_pillows_resize_and_crop() -> None:
 @pytest.mark.parametrize("index", range(6))
 def test_training_is_pillows_crop_and_resize(index: int) -> None:
     pixels = smooth(150, 200)
-    images, _ = Training(Memory(*[jpeg.encode_png(pixels)] * 6), 64, seed=3)[plan(index, epoch=2)]
+    images, _ = TrainingBatches(Memory(*[jpeg.encode_png(pixels)] * 6), 64, seed=3)[plan(index, epoch=2)]
     random = np.random.default_rng((3, 2, index))
     top, left, height, width = random_box(150, 200, random)
     cut = Image.fromarray(pixels[top : top + height, left : left + width])
@@ -118,19 +118,19 @@ def test_decoding_at_a_fraction_changes_little(seed: int) -> None:
     """What is decoded small and then cut is what was cut from the whole, up to half a pixel."""
     data = jpeg.encode(smooth(400, 500), quality=98)
     assert jpeg.decode(data, at_least=(100, 100)).shape == (100, 125, 3)
-    small, _ = Training(Memory(data), 32, seed)[plan(0)]
-    whole, _ = Training(Memory(jpeg.encode_png(jpeg.decode(data))), 32, seed)[plan(0)]
+    small, _ = TrainingBatches(Memory(data), 32, seed)[plan(0)]
+    whole, _ = TrainingBatches(Memory(jpeg.encode_png(jpeg.decode(data))), 32, seed)[plan(0)]
     assert (small.float() - whole.float()).abs().mean() < 6
 
 
 def test_random_numbers_belong_to_seed_epoch_and_sample() -> None:
     source = Memory(*(jpeg.encode(smooth(80, 80, seed)) for seed in range(4)))
-    training = Training(source, 32, seed=1)
+    training = TrainingBatches(source, 32, seed=1)
     together, _ = training[plan(0, 1, 2, 3)]
     for place, index in enumerate((2, 0)):
         assert torch.equal(training[plan(2, 0)][0][place], together[index])
     assert not torch.equal(training[plan(0, epoch=1)][0], training[plan(0)][0])
-    assert not torch.equal(Training(source, 32, seed=2)[plan(0)][0], training[plan(0)][0])
+    assert not torch.equal(TrainingBatches(source, 32, seed=2)[plan(0)][0], training[plan(0)][0])
 
 
 def test_loader_processes_make_the_same_pictures() -> None:
@@ -138,7 +138,10 @@ def test_loader_processes_make_the_same_pictures() -> None:
     batches = []
     for processes in (0, 2):
         with Loader(
-            Training(source, 32, seed=1), lambda e: [plan(e, 1), plan(2, 3), plan(5, 4)], processes=processes, epochs=2
+            TrainingBatches(source, 32, seed=1),
+            lambda e: [plan(e, 1), plan(2, 3), plan(5, 4)],
+            processes=processes,
+            epochs=2,
         ) as loader:
             batches.append([images.clone() for epoch in (0, 1) for images, _ in loader.epoch(epoch)])
     assert all(torch.equal(*pair) for pair in zip(*batches, strict=True)) and len(batches[0]) == 6
@@ -153,6 +156,6 @@ def test_normalisation_is_torchvisions() -> None:
 def test_a_damaged_picture_is_named() -> None:
     whole = jpeg.encode(smooth(80, 80))
     with pytest.raises(BadData, match="picture 1"):
-        Training(Memory(whole, whole[:100]), 32, seed=0)[plan(0, 1)]
+        TrainingBatches(Memory(whole, whole[:100]), 32, seed=0)[plan(0, 1)]
     with pytest.raises(BadData, match="picture 1"):
-        Validation(Memory(whole, b"nothing"), 32, 36)[plan(0, 1)]
+        ValidationBatches(Memory(whole, b"nothing"), 32, 36)[plan(0, 1)]

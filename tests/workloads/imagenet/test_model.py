@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hora.bench import resnet50
 from hora.errors import UsageError
-from hora.lab.bench import resnet50
-from hora.workloads.imagenet.model import ARCHITECTURES, Basic, Bottleneck, decay_groups, resnet
+from hora.workloads.imagenet.model import ARCHITECTURES, BasicBlock, Bottleneck, decay_groups, resnet
 
-PARAMETERS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160}
+PARAMETERS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
+              "resnet152": 60_192_808}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -92,7 +93,7 @@ def test_initialisation_is_kaimings_over_the_outputs() -> None:
 def test_goyals_initialisation(name: str) -> None:
     torch.manual_seed(0)
     model = resnet(name, zero_gamma=True, small_fc=True)
-    blocks = [module for module in model.modules() if isinstance(module, Basic | Bottleneck)]
+    blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
     assert len(blocks) == sum(ARCHITECTURES[name].blocks)
     assert not any(block.last_norm.weight.any() for block in blocks)
     ones = [m.weight for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,23 @@ def test_a_damaged_picture_ends_the_run_with_its_name(pictures: Path, tmp_path: 
     damaged.write_bytes(damaged.read_bytes()[:300])
     assert train_here(short(tmp_path, tmp_path / "run", epochs=1.0)) == 2
     assert str(damaged) in capfd.readouterr().err
+
+
+def test_pictures_that_were_cut_off_end_two_workers_in_words_and_nothing_is_lost(
+    trained: tuple[Path, str], pictures: Path, tmp_path: Path
+) -> None:
+    """One sentence for each of them, no traceback; what was saved before is there to go on from."""
+    shutil.copytree(pictures, tmp_path / "data")
+    shutil.copytree(trained[0], tmp_path / "out")
+    for path in (tmp_path / "data" / "train").glob("*/*.JPEG"):
+        path.write_bytes(path.read_bytes()[:300])
+    options = SMALL | {"data": "data", "out": "out", "loaders": 0, "epochs": 4, "resume": "auto"}
+    command = ("train", "imagenet", "-np", "2", "--zero-gamma", *flags(**options))
+    done = run_hora(*command, cwd=tmp_path, timeout_s=110)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "cannot be decoded: it is cut off or damaged" in done.stderr
+    for path in trained[0].glob("*.pt*"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_splits_with_different_classes_are_refused(pictures: Path, tmp_path: Path) -> None:

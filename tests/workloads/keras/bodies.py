@@ -25,6 +25,7 @@ from tests.workloads import tiny
 from tests.workloads.keras.ranks import main, on
 
 import hora.keras as hvd
+from hora.config import env
 from hora.data.generated import mark_generated
 from hora.engine import preempt
 from hora.errors import DamagedCheckpoint, NonFiniteError, UsageError
@@ -38,7 +39,9 @@ from hora.workloads.mnist.data import load
 from hora.workloads.mnist.keras_model import network as keras_mnist
 from hora.workloads.mnist.model import network as torch_mnist
 from hora.workloads.mnist.options import Options as MnistOptions
-from hora.workloads.order import Order
+from hora.workloads.order import SampleOrder
+from hora.workloads.turns import BLOCK, MODES, WARM_UP, steps_for
+from hora.workloads.turns import taken as turns_taken
 
 State = dict[str, np.ndarray[Any, Any]]
 
@@ -210,6 +213,10 @@ def interrupted_or_not_the_bits_are_the_same(digits: Path, folder: Path) -> None
     if hvd.rank() == 0:
         (saved,) = (folder / "signal").glob("*.h5")
         assert re.fullmatch(r"checkpoint-0-step-[1-5]\.h5", saved.name)  # batches are made ahead of their use
+    ended, _ = train(folder / "time", **given, max_minutes=1e-9)
+    assert 1 <= ended["steps"] <= 5 and "val_loss" in ended
+    _, state = train(folder / "time", resume="auto", **given)
+    assert_same(state, expected)
     _, state = train(folder / "signal", resume="auto", **given)
     assert_same(state, expected)
     if hvd.rank() == 0:
@@ -235,6 +242,31 @@ def a_signal_at_the_last_step_leaves_only_the_validation(digits: Path, folder: P
     again, state = train(folder / "last", resume="auto", **given)  # it has ended
     assert_same(state, expected)
     assert again["val_loss"] == result["val_loss"] and again["steps"] == result["steps"]
+
+
+@on(2)
+def by_turns_only_steps_together_exchange_gradients(digits: Path, folder: Path) -> None:
+    """Fitted, and two networks in a loop; the weights stay as they were, and the same on both ranks."""
+    for by_hand, optimizers in ((False, 1), (True, 2)):
+        out = folder / f"{optimizers}"
+        options: Any = tiny.Options.of({"max_steps": steps_for(BLOCK)})
+        with turns_taken(options), env.during(HORA_TIMELINE=str(folder / f"{optimizers}.json")):
+            result, state = train(out, by_hand=by_hand, max_steps=options.max_steps, epochs=9, validate=False)
+            hvd.shutdown()
+        hvd.init()
+        found = result["by_turns"]
+        assert {mode: [len(steps) for steps in found[mode]] for mode in MODES} == dict.fromkeys(MODES, [BLOCK - 1] * 2)
+        mine = folder / f"{optimizers}{f'.rank{hvd.rank()}' if hvd.rank() else ''}.json"
+        events = json.loads(mine.read_text())
+        tensors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        begun = [
+            tensors[event["pid"]] for event in events if (event["name"], event["ph"]) == ("NEGOTIATE_ALLREDUCE", "B")
+        ]
+        together = [name for name in begun if "keras.gradients" in name]
+        assert len(together) == optimizers * (WARM_UP + BLOCK), begun
+        weights = [value for name, value in state.items() if "kernel" in name and "momentum" not in name]
+        sums = hvd.allgather_object([float(abs(value).sum()) for value in weights])
+        assert sums[0] == sums[1]
 
 
 @on(1)
@@ -319,7 +351,7 @@ def every_step_is_in_the_record(digits: Path, folder: Path) -> None:
     prepare(options)  # the same initial weights
     weights = network(True).get_weights()
     x, y = (tensor.numpy() for tensor in tiny.data())
-    mine = Order(tiny.SAMPLES, hvd.size(), options).plans(range(1))[0].indices
+    mine = SampleOrder(tiny.SAMPLES, hvd.size(), options).plans(range(1))[0].indices
     scores = np.maximum(x[mine] @ weights[0] + weights[1], 0) @ weights[2] + weights[3]
     chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     assert steps[0]["loss"] == pytest.approx(-np.log(chances[np.arange(len(mine)), y[mine]]).mean(), rel=1e-5)
@@ -351,7 +383,7 @@ def momentum_follows_the_rate_as_in_torch(digits: Path, folder: Path) -> None:
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), (array for pair in dense for array in pair), strict=True):
             mine.copy_(torch.from_numpy(theirs.T.copy()))
-    order, plan = Order(tiny.SAMPLES, 1, options), options.plan(tiny.SAMPLES, 1)
+    order, plan = SampleOrder(tiny.SAMPLES, 1, options), options.plan(tiny.SAMPLES, 1)
     sgd = torch.optim.SGD(model.parameters(), lr=plan.peak_lr, momentum=0.9)
     x, y = tiny.data()
     rates = set()

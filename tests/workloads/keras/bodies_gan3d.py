@@ -9,7 +9,7 @@ from typing import Any
 from tests.workloads.keras.ranks import main, on
 
 import hora.keras as hvd
-from hora.checkpoint.whole import json_text
+from hora.files import json_text
 from hora.workloads.gan3d.keras_train import train
 from hora.workloads.gan3d.options import Options
 

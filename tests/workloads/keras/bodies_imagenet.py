@@ -16,7 +16,7 @@ from tests.workloads.keras.ranks import main, on
 import hora.keras as hvd
 from hora.data.loader import BatchPlan
 from hora.data.source import open_source
-from hora.workloads.imagenet.data import Validation
+from hora.workloads.imagenet.data import ValidationBatches
 from hora.workloads.imagenet.keras_train import prepared, train
 from hora.workloads.imagenet.options import Options
 
@@ -54,7 +54,7 @@ def what_it_tells_is_what_its_checkpoint_is_worth(data: Path, folder: Path) -> N
     assert result["checkpoint"] == str(folder / "out" / "checkpoint-1.h5")
     model: Any = keras.models.load_model(result["checkpoint"])
     pictures = open_source(data, "val")
-    batch = Validation(pictures, 32, 36)[BatchPlan(np.arange(len(pictures)))]
+    batch = ValidationBatches(pictures, 32, 36)[BatchPlan(np.arange(len(pictures)))]
     found = model.evaluate(*prepared(batch, 4), batch_size=len(pictures), verbose=0, return_dict=True)
     for name, value in found.items():
         assert result[f"val_{name}"] == pytest.approx(value, rel=1e-3), name

@@ -23,7 +23,7 @@ from hora.data.source import open_source
 from hora.errors import UsageError
 from hora.workloads.imagenet.model import resnet
 from hora.workloads.imagenet.options import Options
-from hora.workloads.order import Order
+from hora.workloads.order import SampleOrder
 from hora.workloads.start import train_here
 
 for bodies in BODIES.values():
@@ -85,7 +85,9 @@ def a_damaged_picture_ends_the_run_with_its_name(data: Path, folder: Path) -> No
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     options: Any = Options.of({**SMALL, "data": str(folder / "pictures"), "out": str(folder / "out")})
-    late = Order(64, 1, options).plans(range(1), 0)[5].indices[0]  # Keras looks at the first batches before it begins
+    late = (
+        SampleOrder(64, 1, options).plans(range(1), 0)[5].indices[0]
+    )  # Keras looks at the first batches before it begins
     damaged = Path(open_source(folder / "pictures", "train").name(int(late)))
     damaged.write_bytes(damaged.read_bytes()[:300])
     hvd.shutdown()

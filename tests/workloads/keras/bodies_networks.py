@@ -18,9 +18,9 @@ from torch.nn import functional
 
 import hora.keras as hvd
 from hora.workloads.gan3d import keras_model as gan3d
-from hora.workloads.gan3d.data import Batch
-from hora.workloads.gan3d.game import Game as TorchGame
-from hora.workloads.gan3d.keras_train import Game
+from hora.workloads.gan3d.data import ShowerBatch
+from hora.workloads.gan3d.game import TorchGan as TorchGame
+from hora.workloads.gan3d.keras_train import KerasGan
 from hora.workloads.gan3d.losses import weighted
 from hora.workloads.gan3d.model import Discriminator, Generator
 from hora.workloads.gan3d.model import frozen as torch_frozen
@@ -184,13 +184,15 @@ def each_update_is_torchs_and_leaves_the_other_network_alone(_: Path, folder: Pa
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     rate = 1e-4
-    ours = Game(
+    ours = KerasGan(
         **networks,
         optimizers={n: hvd.DistributedOptimizer(keras.optimizers.SGD(rate)) for n in networks},
         options=options,
     )
     random = torch.Generator().manual_seed(5)
-    real = Batch(torch.rand(2, 1, 25, 25, 25, generator=random), torch.tensor([1.0, 3.0]), torch.tensor([2.0, 6.0]))
+    real = ShowerBatch(
+        torch.rand(2, 1, 25, 25, 25, generator=random), torch.tensor([1.0, 3.0]), torch.tensor([2.0, 6.0])
+    )
 
     def weights(network: Any) -> list[Any]:
         return [to_numpy(weight).copy() for weight in network.weights]

@@ -18,7 +18,7 @@ from tests.workloads.keras.conftest import Jobs, cases
 import hora.torch as hvd
 from hora.workloads.gan3d.data import load
 from hora.workloads.gan3d.evaluate import analyse, losses_on
-from hora.workloads.gan3d.game import Game
+from hora.workloads.gan3d.game import TorchGan
 from hora.workloads.gan3d.model import Discriminator, Generator
 from hora.workloads.gan3d.options import Options
 from hora.workloads.gan3d.weights import load_weights
@@ -71,8 +71,8 @@ def test_what_it_prints_and_writes(jobs: Jobs) -> None:
     options: Any = Options.of({"latent": 8, "batch": 1, "test_events": 2})
     hvd.init()
     data = load(place.parents[1] / "data", options.events)
-    game = Game(generator, discriminator, options)
-    tested, errors = losses_on(game, data.test, nullcontext()), analyse(game, data.test, nullcontext())
+    game = TorchGan(generator, discriminator, options)
+    tested, (errors, _) = losses_on(game, data.test, nullcontext()), analyse(game, data.test, nullcontext())
     for name, losses in tested.items():
         np.testing.assert_allclose(history["test"][name][0], losses, rtol=1e-3)
     assert errors is not None and history["analysis"]["total"][0] == pytest.approx(errors.total, rel=1e-3)

@@ -85,7 +85,7 @@ def test_a_short_run_learns(tmp_path: Path, digits: Path, capsys: pytest.Capture
     )
     assert result["val_accuracy"] > 0.95 and result["generated_data"] is False
     said = capsys.readouterr().out
-    assert re.search(r"^epoch 1/1  step 10/30  loss \S+  accuracy \S+ %  [\d,]+ images/s  lr 0.001  ETA", said, re.M)
+    assert re.search(r"^epoch 1/1  step 10/30  loss \S+  accuracy \S+ %  [\d.,]+ images/s  lr 0.001  ETA", said, re.M)
 
 
 def test_only_steps_if_only_their_speed_is_wanted(tmp_path: Path, digits: Path) -> None:

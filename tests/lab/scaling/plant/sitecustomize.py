@@ -8,7 +8,8 @@ The file ``planted`` beside it says what, as ``what:amount[:rank]``; the amount 
 - ``slow``      every step of one rank takes so much longer, waiting
 - ``busy``      the same, computing
 - ``jitter``    every step takes longer by chance, by so much at most, waiting
-- ``memory``    every step also copies so many MB, which no cache holds
+- ``memory``    every step also copies so many MB, which no cache holds, through a memory that one core saturates: where
+  the real one serves all cores, a lock makes it so. Who waits for it computes nothing and keeps its core, as then
 - ``delay``     whatever Gloo moves arrives so much later: a link with latency
 - ``save``      writing a checkpoint takes so much longer, waiting
 - ``validate``  a validation takes so much longer, computing
@@ -16,6 +17,7 @@ The file ``planted`` beside it says what, as ``what:amount[:rank]``; the amount 
 
 from __future__ import annotations
 
+import fcntl
 import importlib.abc
 import importlib.machinery
 import os
@@ -36,10 +38,10 @@ PLACES = {
     "jitter": ("hora.workloads.synthetic.model", "Benchmark", "loss"),
     "memory": ("hora.workloads.synthetic.model", "Benchmark", "loss"),
     "delay": ("hora.transport.gloo", "GlooMover", "_finish"),
-    "save": ("hora.workloads.keeper", "Keeper", "save"),
+    "save": ("hora.workloads.run_checkpoints", "RunCheckpoints", "save"),
     "validate": ("hora.workloads.mnist.train", "", "evaluate"),
 }
-COPIED_MB = 64
+COPIED_MB = 16
 
 
 def spend(what: str, amount: float, args: tuple[Any, ...]) -> None:
@@ -62,8 +64,16 @@ def copy_memory(megabytes: float) -> None:
 
     if not buffers:
         buffers.extend(np.ones(COPIED_MB << 17) for _ in range(2))
-    for _ in range(round(megabytes / COPIED_MB)):
-        np.copyto(buffers[1], buffers[0])
+    with open(Path(__file__).with_name("memory"), "w") as memory:
+        for _ in range(round(megabytes / COPIED_MB)):
+            while True:
+                try:
+                    fcntl.flock(memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    pass
+            np.copyto(buffers[1], buffers[0])
+            fcntl.flock(memory, fcntl.LOCK_UN)
 
 
 buffers: list[Any] = []

@@ -1,0 +1,23 @@
+"""The record of a run: whole lines, and a disk that fills up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hora.errors import EnvironmentUnfit
+from hora.workloads.run_record import FILE, RunRecord
+
+
+def test_a_full_disk_is_named_with_the_file_and_a_way_on(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.epoch({"step": 1, "epoch": 1})
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, record._fd)
+    os.close(full)
+    with pytest.raises(EnvironmentUnfit, match=rf"{tmp_path / FILE} cannot be written: No space left.*--resume auto"):
+        record.epoch({"step": 2, "epoch": 2})
+    record.close()  # once is enough
+    assert (tmp_path / FILE).read_text() == '{"step":1,"epoch":1}\n'
