@@ -6,7 +6,9 @@
 #   make simulate      the C core in every order that a seed decides (SECONDS=60 SEED=1)
 #   make mutants  plants bugs in a copy, one at a time, and tells which of them no test notices; takes hours
 #   make check    lint, types, layers
-#   make bench    measures Hora beside its peers and puts the numbers into the README
+#   make docs     builds the documentation into build/docs, and checks every link inside it
+#   make wheels   builds what a release consists of into dist/, and tries each piece in a clean environment
+#   make bench    measures Hora beside its peers and puts the numbers into the README and docs/benchmarks.md
 #   make bench-hosts   the same between two hosts, made of namespaces of this machine; needs root
 #   make clean    removes everything that the above made
 
@@ -27,12 +29,13 @@ MUTANTS ?= --c 100 --python 100 --seed 1
 CREATED   := $(VENV)/.created
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
+RELEASE_READY := $(VENV)/.release-ready
 INSTALLED := $(VENV)/.installed
 MPICH     := $(VENV)-mpich/.ready
 MXNET     := $(VENV)-mxnet/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate mutants check lint types layers bench bench-hosts clean
+.PHONY: help demo test test-long simulate mutants check lint types layers docs wheels bench bench-hosts clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,8 +51,12 @@ $(RUN_READY): requirements/run.txt | $(CREATED)
 	$(PIP) $(INSTALL) -r requirements/run.txt
 	@touch $@
 
-$(DEV_READY): requirements/dev.txt $(RUN_READY)
+$(DEV_READY): requirements/dev.txt requirements/docs.txt requirements/frameworks.txt $(RUN_READY)
 	$(PIP) $(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(RELEASE_READY): requirements/release.txt $(DEV_READY)
+	$(PIP) $(INSTALL) -r requirements/release.txt
 	@touch $@
 
 # The C core is compiled here, into src/hora/transport/; without a compiler Hora is installed without it.
@@ -104,6 +111,14 @@ types: $(DEV_READY) $(INSTALLED)
 layers: $(DEV_READY) $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
+# A link that leads nowhere is a warning, and a warning is an error. -E: pages that only link to what was changed are read too.
+docs: $(DEV_READY) $(INSTALLED)
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
+
+wheels: $(RELEASE_READY)
+	$(BIN)/python .ci/wheels.py
+
 bench: $(DEV_READY) $(INSTALLED)
 	$(BIN)/hora bench allreduce -np 2 --json bench/results/allreduce-2.json
 	$(BIN)/hora bench allreduce -np 4 --sizes 4K,1M,64M --json bench/results/allreduce-4.json
@@ -112,12 +127,17 @@ bench: $(DEV_READY) $(INSTALLED)
 	for framework in tensorflow keras jax; do $(BIN)/hora bench train --framework $$framework --models resnet50,mnist \
 	    --json bench/results/train-$$framework-2.json || exit 1; done
 	$(BIN)/hora bench launch -np 2 --json bench/results/launch-2.json
+	$(BIN)/hora bench elastic --json bench/results/elastic-3.json
 	$(BIN)/python bench/readme.py
 
 bench-hosts: $(DEV_READY) $(INSTALLED)
 	$(BIN)/python -m tests.cluster --rate 1gbit \
 	    hora bench allreduce -H h1:2,h2:2 --sizes 4K,1M,64M --json bench/results/hosts-4.json
+	$(BIN)/python -m tests.cluster hora bench train -H h1:1,h2:1 --json bench/results/train-hosts-2.json
+	$(BIN)/python -m tests.cluster --rate 1gbit \
+	    hora bench train -H h1:1,h2:1 --json bench/results/train-hosts-2-1gbit.json
 	$(BIN)/python -m tests.cluster hora bench launch -H h1:2,h2:2 --rounds 21 --json bench/results/hosts-launch.json
+	$(BIN)/python -m tests.cluster hora bench elastic -H h1:2,h2:2 --json bench/results/elastic-hosts-4.json
 	$(BIN)/python bench/readme.py
 
 clean:

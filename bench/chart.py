@@ -15,12 +15,13 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from hora.lab.bench.figures import time_text
-from hora.lab.bench.plan import Result
+from hora.bench.plan import ContenderTime, Result
+from hora.text import micros_text
 
 WIDTH, LEFT, RIGHT = 760, 190, 90
 BAR, GAP, GROUP_GAP = 13, 3, 16
 TOP, BOTTOM = 58, 30
+WIDEST_SPREAD = 0.30  # of rounds around their median: beyond it a figure is not shown
 
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #24292f }
@@ -35,31 +36,40 @@ STYLE = """
 """
 
 
+def steady(cell: ContenderTime) -> bool:
+    """Whether the rounds agree well enough for their median to be told."""
+    return cell.spread <= WIDEST_SPREAD
+
+
 def svg(result: Result) -> str:
     """The picture. Colours follow the reader's light or dark scheme; nothing is said by colour alone."""
     keys = [key for key in result.labels if any(key in row.cells for row in result.rows)]
     out: list[str] = []
     y = TOP
     for row in result.rows:
-        slowest = max(cell.median_us for cell in row.cells.values())
+        slowest = max((cell.median_us for cell in row.cells.values() if steady(cell)), default=1.0)
         out.append(f'  <text class="size" x="12" y="{y + BAR - 3}">{escape(row.name)}</text>')
         for key in keys:
             cell = row.cells.get(key)
             if cell is None:
                 continue
-            length = max(1.0, (WIDTH - LEFT - RIGHT) * cell.median_us / slowest)
+            length = max(1.0, (WIDTH - LEFT - RIGHT) * cell.median_us / slowest) if steady(cell) else 1.0
             text = y + BAR - 3
             label = escape(result.labels[key])
             out.append(f'  <text class="quiet" x="{LEFT - 8}" y="{text}" text-anchor="end">{label}</text>')
             out.append(f'  <rect class="{key}" x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>')
-            out.append(f'  <text x="{LEFT + length + 6:.1f}" y="{text}">{time_text(cell.median_us)}</text>')
+            told = micros_text(cell.median_us) if steady(cell) else "varies"
+            out.append(f'  <text x="{LEFT + length + 6:.1f}" y="{text}">{told}</text>')
             y += BAR + GAP
         y += GROUP_GAP
     height = y - GROUP_GAP + BOTTOM
     title = f"allreduce between {result.np} workers on one host: time per call"
     described = "; ".join(
         f"{row.name}: "
-        + ", ".join(f"{result.labels[key]} {time_text(cell.median_us)}" for key, cell in row.cells.items())
+        + ", ".join(
+            f"{result.labels[key]} {micros_text(cell.median_us) if steady(cell) else 'varies'}"
+            for key, cell in row.cells.items()
+        )
         for row in result.rows
     )
     head = [

@@ -26,7 +26,7 @@ import torch
 from hora.data.loader import BatchPlan, Loader
 from hora.data.sampler import Sampler
 from hora.data.source import Source, open_source
-from hora.workloads.imagenet.data import Training
+from hora.workloads.imagenet.data import TrainingBatches
 
 
 def plans(samples: int, batch: int, epoch: int) -> list[BatchPlan]:
@@ -48,7 +48,7 @@ def cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def bare(dataset: Training, work: Callable[[int], list[BatchPlan]], processes: int, seconds: float) -> Figures:
+def bare(dataset: TrainingBatches, work: Callable[[int], list[BatchPlan]], processes: int, seconds: float) -> Figures:
     """Of processes that share nothing and hand nothing over."""
     before = cpu_s()
     context = multiprocessing.get_context("fork")
@@ -78,7 +78,7 @@ def bare(dataset: Training, work: Callable[[int], list[BatchPlan]], processes: i
     return Figures(images_per_s, 1e3 * (cpu_s() - before) / made.value)
 
 
-def loaded(dataset: Training, work: Callable[[int], list[BatchPlan]], processes: int, seconds: float) -> Figures:
+def loaded(dataset: TrainingBatches, work: Callable[[int], list[BatchPlan]], processes: int, seconds: float) -> Figures:
     """Of what arrives in this process from a loader."""
     before, prefetch = cpu_s(), 2
     with Loader(dataset, work, processes=processes, prefetch=prefetch) as loader:
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     source: Source = open_source(options.folder, options.split)
-    dataset = Training(source, options.size, seed=42)
+    dataset = TrainingBatches(source, options.size, seed=42)
 
     def work(epoch: int) -> list[BatchPlan]:
         return plans(len(source), options.batch, epoch)

@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional as F
 
 import hora.torch as hvd
-from hora.lab.bench.contenders import Task
-from hora.lab.bench.rounds import take_turns
+from hora.bench.contenders import TimedTask
+from hora.bench.rounds import take_turns
 from hora.workloads.mnist.model import network
 
 BATCH = 100
@@ -50,7 +50,7 @@ def main() -> None:
     args = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
-    tasks = {key: Task([], training(key), sums=False) for key in ("alone", "meeting", "hora")}
+    tasks = {key: TimedTask([], training(key), sums=False) for key in ("alone", "meeting", "hora")}
     timings = take_turns(tasks, args.rounds, ROUND_S)
     ranks = hvd.allgather_object({key: timing.seconds for key, timing in timings.items()})
     slowest = {key: list(map(max, *(rank[key] for rank in ranks))) for key in tasks}
