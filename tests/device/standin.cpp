@@ -29,11 +29,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <vector>
+
+#include <unistd.h>
 
 namespace {
 
@@ -106,7 +109,16 @@ extern "C" {
 int PyGILState_Check();
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
+int Py_IsInitialized();
 }
+
+// Python ends a thread that asks for the GIL while the interpreter is taken down, here mostly torch's thread for gradients,
+// and its end meets destructors that let nothing through. Such a thread waits for the process to end, as from Python 3.14.
+const std::terminate_handler before_us = std::set_terminate([] {
+  while (!Py_IsInitialized())
+    pause();
+  before_us();
+});
 
 struct Guard {
   explicit Guard(std::recursive_mutex& mutex) : mutex_(mutex) {

@@ -61,8 +61,15 @@ def test_commands_of_a_check_that_was_given_up_are_ended(tmp_path: Path) -> None
         return fine(machine)
 
     run(Check("waits", "", waits), Check("sleeps", "", sleeps, deadline_s=3.0), machine=machine)
-    pid = pid_file.read_text().strip()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "sleep" not in Path(f"/proc/{pid}/comm").read_text())
+    name = Path(f"/proc/{pid_file.read_text().strip()}/comm")
+
+    def ended() -> bool:
+        try:
+            return "sleep" not in name.read_text()
+        except OSError:  # it has gone, at the latest while it is read
+            return True
+
+    wait_until(ended, what="the end of the command")
 
 
 def test_what_measures_time_is_alone() -> None:

@@ -307,7 +307,7 @@ def test_a_kill_over_gloo_is_named_in_time_and_nobody_aborts() -> None:
     for report in (first, second):
         assert report["code"] == 0, report
         assert (report["rank"], report["status"]) == (2, "signal 9")
-        assert report["took_s"] < 1.0 and "allreduce.big" in report["text"]
+        assert report["took_s"] < PROMPT_S and "allreduce.big" in report["text"]
 
 
 def test_stacks_and_verdicts_between_processes() -> None:
