@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hora.errors import UsageError
@@ -60,6 +60,7 @@ def test_nothing_lies_idle_on_even_nodes(machine: tuple[list[int], Topology], lo
 
 
 @given(machines(), st.integers(1, 40), st.booleans())
+@example(([0, 1, 2, 3, 4, 5], {cpu: Cpu(0, cpu % 4) for cpu in range(8)}), 5, True)  # more workers than cores
 def test_threads_never_exceed_cores(machine: tuple[list[int], Topology], local_size: int, bind: bool) -> None:
     allowed, topology = machine
     cores = {topology.get(cpu, Cpu(0, cpu)) for cpu in allowed}

@@ -28,6 +28,8 @@ from hora.launch.ways.agent_connections import Wake
 
 __all__ = ["Elastic", "ElasticOutcome", "supervise"]
 
+_LOOK_S = 0.25  # between two looks for workers that are stopped
+
 
 class Elastic(NamedTuple):
     """What makes a job elastic."""
@@ -149,7 +151,7 @@ class _Supervisor(Supervisor):
             raise EnvironmentUnfit(why)
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + 1.0
+            self._look_at = now + _LOOK_S
             self._look_for_the_stopped(now)
 
     def _look_for_the_stopped(self, now: float) -> None:

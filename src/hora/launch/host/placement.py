@@ -194,10 +194,11 @@ def _share(things: Sequence[T], index: int, parts: int) -> Sequence[T]:
 
 def _threads(local_rank: int, local_size: int, allowed: Sequence[int], bind: bool, topology: Topology) -> int:
     """The whole cores of a worker's share, at least one."""
-    if bind:
+    cores = len({topology.get(cpu, Cpu(0, cpu)) for cpu in allowed})
+    if bind and local_size <= cores:
         mine = _cpus_of(local_rank, local_size, allowed, topology)
-        return len({topology.get(cpu, Cpu(0, cpu)) for cpu in mine}) or 1
-    return max(1, len({topology.get(cpu, Cpu(0, cpu)) for cpu in allowed}) // local_size)
+        return len({topology.get(cpu, Cpu(0, cpu)) for cpu in mine})
+    return max(1, cores // local_size)
 
 
 def _numbers(text: str) -> list[int]:
