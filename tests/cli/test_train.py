@@ -143,7 +143,7 @@ def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Pat
     finally:
         process.kill()
     assert process.returncode == 75, said
-    assert "asked to leave: saved" in said and "go on with --resume auto" in said
+    assert "asked to leave: saved" in said and "continue with --resume auto" in said
     assert not (tmp_path / "parts.json").exists()
 
     again = run_hora(*arguments("parts"), "--resume", "auto", timeout_s=TIMEOUT_S)

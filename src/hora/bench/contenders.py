@@ -111,6 +111,18 @@ def _orders(items: list[tuple[str, torch.Tensor]], seed: int) -> list[list[tuple
     return [[items[i] for i in torch.randperm(len(items), generator=generator).tolist()] for _ in range(ORDERS)]
 
 
+def _at_once(shapes: Shapes, begin: Callable[[torch.Tensor], Any]) -> TimedTask:
+    """All tensors begun one after the other, then all waited for: as torch.distributed's groups have it."""
+    buffers = [torch.empty(shape, dtype=torch.float32) for shape in shapes.values()]
+
+    def step() -> None:
+        works = [begin(tensor) for tensor in buffers]
+        for work in works:
+            work.wait()
+
+    return TimedTask(buffers, step)
+
+
 class GlooContender:
     """torch.distributed's Gloo, in a process group of its own, over the interface by which the workers met."""
 
@@ -128,14 +140,7 @@ class GlooContender:
         self.group = gloo(store, hvd.rank(), hvd.size(), options)
 
     def task(self, shapes: Shapes, seed: int) -> TimedTask:
-        buffers = [torch.empty(shape, dtype=torch.float32) for shape in shapes.values()]
-
-        def step() -> None:
-            works = [self.group.allreduce(tensor) for tensor in buffers]
-            for work in works:
-                work.wait()
-
-        return TimedTask(buffers, step)
+        return _at_once(shapes, self.group.allreduce)
 
     def close(self) -> None:
         """The group ends with the process."""
@@ -156,14 +161,7 @@ class Nccl:
         self.group = device.group(kind, store, hvd.rank(), hvd.size(), timeout_s, "")
 
     def task(self, shapes: Shapes, seed: int) -> TimedTask:
-        buffers = [torch.empty(shape, dtype=torch.float32) for shape in shapes.values()]
-
-        def step() -> None:
-            works = [self.group.allreduce([tensor], self._options()) for tensor in buffers]
-            for work in works:
-                work.wait()
-
-        return TimedTask(buffers, step)
+        return _at_once(shapes, lambda tensor: self.group.allreduce([tensor], self._options()))
 
     def close(self) -> None:
         device.abort(self.group)

@@ -45,6 +45,7 @@ from hora.files import from_json
 from hora.launch.host.local import Guardian
 from hora.text import size_text
 from hora.transport.fabric import library
+from hora.workloads.folder import cpu_model
 
 __all__ = [
     "PEERS",
@@ -74,15 +75,14 @@ _ONE_THREAD["keras"] = {**_ONE_THREAD["tensorflow"], "KERAS_BACKEND": "tensorflo
 
 
 def mpirun() -> str | None:
-    """The ``mpirun`` of this Python's environment, else the one on the path."""
-    beside = Path(sys.executable).with_name("mpirun")
-    return str(beside) if beside.exists() else shutil.which("mpirun")
+    """The ``mpirun`` to start workers with, if there is one."""
+    return _program("mpirun")
 
 
-def horovodrun() -> str | None:
-    """The ``horovodrun`` of this Python's environment, else the one on the path."""
-    beside = Path(sys.executable).with_name("horovodrun")
-    return str(beside) if beside.exists() else shutil.which("horovodrun")
+def _program(name: str) -> str | None:
+    """The program of this Python's environment, else the one on the path."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name)
 
 
 def missing(peer: str) -> str:
@@ -95,7 +95,7 @@ def missing(peer: str) -> str:
     if peer == "horovod":
         if importlib.util.find_spec("horovod") is None:
             return "it is not installed"
-        if horovodrun() is None:
+        if _program("horovodrun") is None:
             return "there is no horovodrun on the path, which must start the workers"
     return ""
 
@@ -118,11 +118,10 @@ def choose(
         if against:
             raise UsageError(f"--against {','.join(against)} with --device {device}: these peers are for the CPU.")
         return ("hora", "nccl") if against is None else ("hora",), []
+    peers, notes = _present(PEERS, against)
     if hosts is None:
-        peers, notes = _present(PEERS, against)
         kept = {"hora", "hora_shared", "memcpy", *peers}
     else:
-        peers, notes = _present(PEERS, against)
         kept = {"hora", "hora_bf16", *peers}
         if against is None and library():
             kept.add("hora_ucx")
@@ -183,14 +182,8 @@ def hora_command() -> list[str]:
 
 def machine() -> dict[str, str | int]:
     """What the numbers depend on."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # other systems and other processors name it differently, or not at all
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1,
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
@@ -209,7 +202,7 @@ def disturbance() -> list[str]:
 def _launch_command(plan: BenchPlan, np: int, hosts: str | None, arguments: list[str]) -> list[str]:
     worker = [sys.executable, "-m", "hora.bench.worker", *arguments]
     if "horovod" in plan.contenders:  # which Hora understands, but not the other way round
-        return [horovodrun() or "horovodrun", "-np", str(np), *worker]
+        return [_program("horovodrun") or "horovodrun", "-np", str(np), *worker]
     if hosts is not None:
         by = ["--on", "mpi"] if "mpi" in plan.contenders else []
         return [*hora_command(), "run", *by, "-np", str(np), "-H", hosts, *worker]

@@ -114,20 +114,13 @@ def measure(np: int, rounds: int, shown_command: str, progress: Callable[[str], 
         starts.append((bare, _hora_run(np) - bare))
     import torch
 
-    return Result(
-        bench="launch",
-        np=np,
-        command=shown_command,
-        rows=[
-            _row("import torch, then hora.torch", imports[1:]),
-            _row(f"start {np} processes; hora run -np {np} with init", starts[1:]),
-        ],
-        machine=machine(),
-        versions={"hora": __version__, "torch": str(torch.__version__)},
-        labels=dict(LABELS),
-        notes=notes,
-        started=started,
-    )
+    rows = [
+        _row("import torch, then hora.torch", imports[1:]),
+        _row(f"start {np} processes; hora run -np {np} with init", starts[1:]),
+    ]
+    result = _result(np, shown_command, rows, LABELS, notes, started)
+    result.versions["torch"] = str(torch.__version__)
+    return result
 
 
 def measure_hosts(hosts: str, np: int, rounds: int, shown_command: str, progress: Callable[[str], None]) -> Result:
@@ -146,14 +139,14 @@ def measure_hosts(hosts: str, np: int, rounds: int, shown_command: str, progress
         for key, command in commands.items():
             seconds[key].append(_to_its_end(command))
     cells = {key: cell(taken[1:]) for key, taken in seconds.items()}
+    row = BenchRow(name=f"start {np} empty programs on {hosts.count(',') + 1} hosts", cells=cells)
+    return _result(np, shown_command, [row], HOST_LABELS, notes, started)
+
+
+def _result(
+    np: int, command: str, rows: list[BenchRow], labels: dict[str, str], notes: list[str], started: str
+) -> Result:
     return Result(
-        bench="launch",
-        np=np,
-        command=shown_command,
-        rows=[BenchRow(name=f"start {np} empty programs on {hosts.count(',') + 1} hosts", cells=cells)],
-        machine=machine(),
-        versions={"hora": __version__},
-        labels=dict(HOST_LABELS),
-        notes=notes,
-        started=started,
-    )
+        bench="launch", np=np, command=command, rows=rows, machine=machine(), versions={"hora": __version__},
+        labels=dict(labels), notes=notes, started=started,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from hora.engine import session
 from hora.wire.listen import listen_tcp
 
-__all__ = ["Profile", "floor_s", "interface_of", "rate"]
+__all__ = ["Profile", "floor_s", "rate"]
 
 BURST_S, BURSTS = 0.25, 3
 PIECE_BYTES = 1 << 18
@@ -108,10 +108,3 @@ def _take(listener: socket.socket, token: bytes, received: list[tuple[int, float
             while got := sock.recv_into(buffer):
                 total += got
             received.append((total, time.perf_counter() - start))
-
-
-def interface_of(address: str) -> str:
-    """The network interface that has this address; empty if none has."""
-    from hora.wire.addresses import interfaces
-
-    return next((name for name, addresses in interfaces().items() if address in addresses), "")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from hora.config import env
 from hora.engine import session
 from hora.errors import EnvironmentUnfit
 from hora.transport import device
+from hora.wire import addresses
 
-__all__ = ["settle", "work"]
+__all__ = ["measure", "work"]
 
 PEER_TIMEOUT_S = 120.0
 WIRES = {"float32": 1.0, "bf16": 0.5}  # how much of a float32 gradient travels
@@ -55,18 +56,23 @@ def work(plan: BenchPlan, folder: Path) -> RankReport:
                 wire: link.floor_s(profile, hosts, report.link_bytes_per_s, share) for wire, share in WIRES.items()
             }
         tasks = {key: _task(framework, key, name, plan.seed) for key in report.versions}
-        timings = take_turns(tasks, plan.rounds, plan.round_s, settle(plan.device))
-        report.seconds[name] = {key: timing.seconds for key, timing in timings.items()}
-        report.calls[name] = {key: timing.calls for key, timing in timings.items()}
-        report.p99[name] = {key: timing.p99_s for key, timing in timings.items()}
+        measure(plan, report, name, tasks)
         hvd.barrier()
-        del tasks, timings
+        del tasks
         gc.collect()  # a network and its optimizer refer to each other; the next row wants the memory
     end()
     return report
 
 
-def settle(kind: str) -> Callable[[], object] | None:
+def measure(plan: BenchPlan, report: RankReport, name: str, tasks: Mapping[str, TimedTask]) -> None:
+    """Let the contenders of a row take turns, and note their times in the report."""
+    timings = take_turns(tasks, plan.rounds, plan.round_s, _settle(plan.device))
+    report.seconds[name] = {key: timing.seconds for key, timing in timings.items()}
+    report.calls[name] = {key: timing.calls for key, timing in timings.items()}
+    report.p99[name] = {key: timing.p99_s for key, timing in timings.items()}
+
+
+def _settle(kind: str) -> Callable[[], object] | None:
     """What waits for all that was queued on this worker's device; None on the CPU, where nothing is."""
     wait: Callable[[], object] | None = None if kind == "cpu" else device.module_of(kind).synchronize
     return wait
@@ -104,7 +110,7 @@ def _start_peers(plan: BenchPlan, folder: Path, report: RankReport, version: str
 
 def _interface() -> dict[str, str]:
     """Between hosts DDP gets the interface by which the workers met, unless told: its own choice may lead nowhere."""
-    found = link.interface_of(session.engine().peers[hvd.rank()].address)
+    found = addresses.interface_of(session.engine().peers[hvd.rank()].address)
     return {"GLOO_SOCKET_IFNAME": found} if found and "GLOO_SOCKET_IFNAME" not in env.environ() else {}
 
 

@@ -18,7 +18,6 @@ import hora.torch as hvd
 from hora.bench import resnet50, train
 from hora.bench.contenders import Shapes, make
 from hora.bench.plan import GRADIENTS, LABELS, PROGRESS, BenchPlan, RankReport
-from hora.bench.rounds import take_turns
 from hora.errors import EnvironmentUnfit
 from hora.text import size_text
 from hora.workloads import devices
@@ -53,10 +52,7 @@ def work(plan: BenchPlan, folder: Path) -> RankReport:
         if hvd.rank() == 0:
             print(f"{PROGRESS}{number + 1}/{len(todo)} {name}", flush=True)
         tasks = {key: contender.task(shapes, plan.seed) for key, contender in contenders.items()}
-        timings = take_turns(tasks, plan.rounds, plan.round_s, train.settle(plan.device))
-        report.seconds[name] = {key: timing.seconds for key, timing in timings.items()}
-        report.calls[name] = {key: timing.calls for key, timing in timings.items()}
-        report.p99[name] = {key: timing.p99_s for key, timing in timings.items()}
+        train.measure(plan, report, name, tasks)
     hvd.barrier()  # nobody may leave while a peer's library still needs it
     for contender in contenders.values():
         contender.close()

@@ -21,27 +21,27 @@ R = TypeVar("R")
 
 __all__ = ["bench"]
 
-# -np is Horovod's spelling; click takes it as one option, not as -n with the value "p".
-WORKERS = click.option("-np", "--num-proc", "np", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
 JSON = click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results to this file."
 )
+# -np is Horovod's spelling; click takes it as one option, not as -n with the value "p".
 WORKERS_OR_SLOTS = click.option(
-    "-np", "--num-proc", "np", type=click.IntRange(1), help="Workers.  [default: 2; with --hosts, all their slots]"
-)
-HOSTS = click.option("-H", "--hosts", metavar="h1:2,h2:2", help="Measure between these hosts.  [default: this one]")
+    "-np", "--num-proc", "np", type=click.IntRange(1), metavar="N",
+    help="Number of workers.  [default: 2; with --hosts, all their slots]",
+)  # fmt: skip
+HOSTS = click.option("-H", "--hosts", metavar="h1:2,h2:2", help="Hosts to measure between.  [default: this host only]")
 TRAIN_ROUND_S = 0.6  # two steps of the slowest network: a turn begins with the caches full of another contender's
 DEVICE = click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where the tensors are: cuda is a GPU for each worker, beside NCCL.",
+    help="Where the tensors are. cuda: one GPU per worker, compared with NCCL.",
 )
 AGAINST = click.option(
     "--against",
-    metavar="PEERS",
-    help="Peers to measure beside Hora: gloo, mpi, both with a comma between, or none.  [default: what is installed]",
+    metavar="NAME,…",
+    help="Peers to compare with: gloo, mpi, or none.  [default: those installed]",
 )
 
 
@@ -51,16 +51,17 @@ def _rounds(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         type=click.IntRange(1),
         default=default,
         show_default=True,
-        help="How often each contender has a turn.",
+        metavar="N",
+        help="Rounds, in each of which all are measured once.",
     )
 
 
 @click.group()
 def bench() -> None:
-    """Measure Hora, with its peers side by side in one run.
+    """Benchmark Hora against its peers, side by side in one run.
 
-    Contenders take turns, so that whatever disturbs the machine disturbs all of them; figures are medians over rounds,
-    of the slowest worker. Every contender must first produce the right sum.
+    They take turns, so that whatever disturbs the machine disturbs all of them. Results are medians over rounds, of the
+    slowest worker. Each must first compute the correct sum.
     """
 
 
@@ -68,7 +69,7 @@ def bench() -> None:
 @WORKERS_OR_SLOTS
 @AGAINST
 @HOSTS
-@click.option("--sizes", help="Bytes that each worker brings, such as 4,64K,16MB.  [default: 4 bytes to 64 MB]")
+@click.option("--sizes", metavar="SIZE,…", help="Tensor sizes, such as 4,64K,16MB.  [default: 4 bytes to 64 MB]")
 @DEVICE
 @_rounds(21)
 @JSON
@@ -81,7 +82,7 @@ def allreduce(
     rounds: int,
     json_file: Path | None,
 ) -> None:
-    """One tensor, summed in place, from 4 bytes to 64 MB."""
+    """Allreduce of one tensor, in place, from 4 bytes to 64 MB."""
     from hora.bench.plan import DEFAULT_SIZES, BenchPlan, parse_size
 
     chosen = tuple(parse_size(size) for size in sizes.split(",")) if sizes else DEFAULT_SIZES
@@ -96,30 +97,38 @@ def allreduce(
 @_rounds(21)
 @JSON
 def gradients(np: int | None, against: str | None, hosts: str | None, rounds: int, json_file: Path | None) -> None:
-    """The 161 gradients of ResNet-50, submitted asynchronously.
+    """Asynchronous allreduce of the 161 gradients of ResNet-50.
 
-    Hora gets them in a different order on every worker; Gloo in the same order; MPI as one flat buffer.
+    Hora gets them in a different order on every worker, Gloo in the same order, and MPI as one flat buffer.
     """
     from hora.bench.plan import BenchPlan
 
     _collective(BenchPlan(bench="gradients", contenders=(), rounds=rounds), np, against, hosts, json_file)
 
 
-@bench.command()
+@bench.command(short_help="Training throughput, as a share of that without communication.")
 @WORKERS_OR_SLOTS
 @HOSTS
 @click.option(
-    "--rate", metavar="1gbit", help="What the link between the hosts can carry.  [default: measured with plain sockets]"
+    "--rate",
+    metavar="RATE",
+    help="Bandwidth of the link between the hosts, such as 1gbit.  [default: measured with plain sockets]",
 )
 @click.option(
     "--models",
-    metavar="NAMES",
-    help="What to train: resnet50, mlp, mnist, and gradients for a backward that computes nothing.  [default: all]",
+    metavar="NAME,…",
+    help="Models: resnet50, mlp, mnist, or gradients, a backward pass that computes nothing.  [default: all]",
 )
 @click.option(
-    "--against", metavar="PEERS", help="Peers: ddp, horovod, both with a comma between, or none.  [default: installed]"
+    "--against", metavar="NAME,…", help="Peers to compare with: ddp, horovod, or none.  [default: those installed]"
 )
-@click.option("--framework", default="torch", show_default=True, help="torch, tensorflow, keras or jax.")
+@click.option(
+    "--framework",
+    default="torch",
+    show_default=True,
+    metavar="NAME",
+    help="Framework: torch, tensorflow, keras or jax.",
+)
 @DEVICE
 @_rounds(15)
 @JSON
@@ -134,11 +143,11 @@ def train(
     rounds: int,
     json_file: Path | None,
 ) -> None:
-    """Training, as a share of what the same processes reach without communicating.
+    """Training throughput, as a share of what the same processes reach without communication.
 
-    One thread a worker, SGD with momentum. DDP runs on Gloo, once as it is and once tuned (buffers not broadcast,
-    gradients as views of its buckets). Every contender must first take the step of the mean gradient. With --hosts,
-    Hora and DDP also with bfloat16 on the wire, and the floor that the link sets beside them.
+    One thread per worker, SGD with momentum. DDP runs on Gloo, once with its defaults and once tuned (buffers not
+    broadcast, gradients as views of its buckets). Each must first make the optimizer step of the mean gradient. With
+    --hosts, Hora and DDP also run with bfloat16 compression, and the least time that the link allows is shown.
     """
     from hora.bench import drive
     from hora.bench.plan import FRAMEWORKS, TRAININGS, BenchPlan
@@ -159,15 +168,15 @@ def train(
     _conclude(json_file, lambda progress: drive.measure(plan, workers, _shown_command(), notes, progress, hosts))
 
 
-@bench.command()
+@bench.command(short_help="Overhead of importing hora.torch and of 'hora run'.")
 @WORKERS_OR_SLOTS
 @HOSTS
 @_rounds(7)
 @JSON
 def launch(np: int | None, hosts: str | None, rounds: int, json_file: Path | None) -> None:
-    """What importing hora.torch adds to importing torch, and what `hora run` adds to starting processes.
+    """What importing hora.torch adds to importing torch, and what 'hora run' adds to starting processes.
 
-    With --hosts: what starting a program on them takes, by ssh, beside mpirun.
+    With --hosts: the time to start a program on them over ssh, compared with mpirun.
     """
     from hora.bench import launching
 
@@ -178,19 +187,24 @@ def launch(np: int | None, hosts: str | None, rounds: int, json_file: Path | Non
         _conclude(json_file, lambda progress: launching.measure_hosts(hosts, workers, rounds, shown, progress))
 
 
-@bench.command()
-@click.option("-np", "--num-proc", "np", type=click.IntRange(2), help="Workers.  [default: 3; with --hosts, all slots]")
-@HOSTS
-@click.option("--kills", type=click.IntRange(1), default=12, show_default=True, help="How often Hora's are killed.")
+@bench.command(short_help="Recovery time when workers are killed while they train.")
 @click.option(
-    "--against", metavar="PEERS", help="Peers: torchrun, torchft, both with a comma, or none.  [default: installed]"
+    "-np", "--num-proc", "np", type=click.IntRange(2), metavar="N",
+    help="Number of workers.  [default: 3; with --hosts, all their slots]",
+)  # fmt: skip
+@HOSTS
+@click.option(
+    "--kills", type=click.IntRange(1), default=12, show_default=True, metavar="N", help="How many of Hora's to kill."
+)
+@click.option(
+    "--against", metavar="NAME,…", help="Peers to compare with: torchrun, torchft, or none.  [default: those installed]"
 )
 @JSON
 def elastic(np: int | None, hosts: str | None, kills: int, against: str | None, json_file: Path | None) -> None:
-    """Workers are killed (SIGKILL) while they train: how soon the others go on, and what it costs.
+    """Kill workers (SIGKILL) while they train: how soon the others continue, and what it costs.
 
-    Steps are pretended (20 ms), so that figures are of the recovery. Peers are killed a quarter as often, because each
-    of their recoveries takes seconds.
+    Steps are simulated (20 ms), so that only the recovery is measured. Peers' workers are killed a quarter as often,
+    because each of their recoveries takes seconds.
     """
     from hora.bench.elastic.result import LABELS, measure, print_result
 
@@ -211,7 +225,7 @@ def _payload(rate: str | None, hosts: str | None) -> float:
     if rate is None:
         return 0.0
     if hosts is None:
-        raise UsageError("--rate says what the link between hosts carries; it goes with --hosts.")
+        raise UsageError("--rate is the bandwidth between hosts, so it needs --hosts.")
     return PAYLOAD * float(parse_link(rate).bytes_per_s)
 
 
@@ -296,4 +310,4 @@ def _conclude(
         from hora.files import write_json
 
         write_json(json_file, result, "--json")
-        say(f"figures written to {json_file}")
+        say(f"results written to {json_file}")

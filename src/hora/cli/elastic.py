@@ -12,18 +12,18 @@ __all__ = ["OPTIONS", "is_asked"]
 
 OPTIONS = (
     option("--min-np", "--min-num-proc", "min_np", type=int, metavar="N",
-           help="Elastic: the fewest workers to go on with; with fewer the job waits. By itself -np."),
+           help="Elastic: fewest workers to train with; with fewer the job waits.  [default: -np]"),
     option("--max-np", "--max-num-proc", "max_np", type=int, metavar="N",
-           help="Elastic: the most workers to use. By itself -np, or all slots of a --host-discovery-script."),
+           help="Elastic: most workers to use.  [default: -np, or all slots that the discovery script finds]"),
     option("--host-discovery-script", metavar="COMMAND",
-           help="Elastic: prints the hosts there are now, 'name:slots' a line; asked every second."),
-    option("--slots-per-host", type=int, metavar="N", help="Elastic: slots of hosts that are named without a number."),
-    option("--elastic-timeout", type=int, metavar="S",
-           help="Elastic: how long to wait for --min-np workers, or for one that does not come back; 600."),
-    option("--reset-limit", type=int, metavar="N", help="Elastic: how often workers may change; by itself any number."),
+           help="Elastic: prints the available hosts, one 'name:slots' per line; run every second."),
+    option("--slots-per-host", type=int, metavar="N", help="Elastic: slots of a host that is listed without a number."),
+    option("--elastic-timeout", type=int, metavar="SECONDS",
+           help="Elastic: how long to wait for --min-np workers, or for a lost one to return.  [default: 600]"),
+    option("--reset-limit", type=int, metavar="N", help="Elastic: how often workers may change.  [default: no limit]"),
     option("--blacklist-cooldown-range", type=int, nargs=2, metavar="MIN MAX",
-           help="Elastic: how many seconds a host rests after it lost a worker, at first and at most; 1 60."),
-    option("--spares", type=int, metavar="N", help="Elastic: workers to keep ready beside those that train; 0."),
+           help="Elastic: seconds a host is not used after losing a worker, at first and at most.  [default: 1 60]"),
+    option("--spares", type=int, metavar="N", help="Elastic: standby workers to keep ready.  [default: 0]"),
 )  # fmt: skip
 
 

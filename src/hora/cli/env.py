@@ -10,9 +10,12 @@ __all__ = ["env"]
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, to attach to a bug report.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, to attach to a bug report.")
 def env(as_json: bool) -> None:
-    """Show versions, machine, limits and variables, for a bug report. Secrets are masked; no framework is imported."""
+    """Show versions, machine, limits and environment variables, for a bug report.
+
+    Secrets are masked; no framework is imported.
+    """
     from hora.config.env import environ
     from hora.doctor.describe import describe, lines
     from hora.doctor.machine import Machine

@@ -46,11 +46,22 @@ class Flag(NamedTuple):
         """The name that click gives the value."""
         return self.names[0].partition("/")[0].lstrip("-").replace("-", "_")
 
+    @property
+    def metavar(self) -> str | None:
+        """What help shows for the value: its unit, which the name ends with, or what it is."""
+        if self.kind is bool or isinstance(self.kind, click.Choice):
+            return None
+        return _METAVARS.get(self.parameter.rpartition("_")[2], "N")
 
+
+_METAVARS = {
+    "mb": "MB", "ms": "MS", "seconds": "SECONDS", "timeout": "SECONDS", "file": "FILE", "filename": "FILE",
+    "affinity": "CORE,…",
+}  # fmt: skip
 _POSITIVE = click.FloatRange(min=0)
 _COUNT = click.IntRange(min=0)
 _LEVELS = click.Choice(["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"], case_sensitive=False)
-_UNUSED = "Accepted; has no effect in Hora."
+_UNUSED = "Accepted for compatibility; has no effect."
 
 
 def _switch(name: str, variable: str, key: str, help: str, encode: Callable[[Any], str] = _yes) -> Flag:
@@ -60,11 +71,13 @@ def _switch(name: str, variable: str, key: str, help: str, encode: Callable[[Any
 FLAGS: tuple[Flag, ...] = (
     # Tunables
     Flag(("--fusion-threshold-mb",), _POSITIVE, "FUSION_THRESHOLD", "params.fusion_threshold_mb",
-         "Fuse tensors up to this many MB; 0 turns fusion off.", _megabytes),
-    Flag(("--cycle-time-ms",), _POSITIVE, "CYCLE_TIME", "params.cycle_time_ms", "Time to wait for tensors to fuse."),
-    Flag(("--cache-capacity",), _COUNT, "CACHE_CAPACITY", "params.cache_capacity", "Agreed operations to remember."),
+         "Fuse tensors up to this size; 0 turns fusion off.  [default: 128]", _megabytes),
+    Flag(("--cycle-time-ms",), _POSITIVE, "CYCLE_TIME", "params.cycle_time_ms",
+         "How long to wait for more tensors to fuse.  [default: 1]"),
+    Flag(("--cache-capacity",), _COUNT, "CACHE_CAPACITY", "params.cache_capacity",
+         "How many operations to remember, so that repeats are cheap; 0: none.  [default: 1024]"),
     _switch("hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "params.hierarchical_allreduce",
-            "On several hosts, combine inside each host first. Default: yes."),
+            "On several hosts, reduce inside each host first.  [default: yes]"),
     _switch("hierarchical-allgather", "HIERARCHICAL_ALLGATHER", "params.hierarchical_allgather", _UNUSED),
     _switch("torus-allreduce", "TORUS_ALLREDUCE", "params.torus_allreduce", _UNUSED),
     # Autotune
@@ -80,31 +93,32 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--timeline-filename",), str, "TIMELINE", "timeline.filename", "Record a timeline, one file per rank."),
     _switch("timeline-mark-cycles", "TIMELINE_MARK_CYCLES", "timeline.mark_cycles", "Mark cycles in the timeline."),
     # Stall
-    _switch("stall-check", "STALL_CHECK_DISABLE", "stall_check.enabled", "Report ranks that do not take part.", _no),
+    _switch("stall-check", "STALL_CHECK_DISABLE", "stall_check.enabled",
+            "Warn about ranks that others wait for.  [default: yes]", _no),
     Flag(("--stall-check-warning-time-seconds",), _POSITIVE, "STALL_CHECK_TIME_SECONDS",
-         "stall_check.warning_time_seconds", "When to warn of them."),
+         "stall_check.warning_time_seconds", "Warn after this time.  [default: 20]"),
     Flag(("--stall-check-shutdown-time-seconds",), _POSITIVE, "STALL_SHUTDOWN_TIME_SECONDS",
-         "stall_check.shutdown_time_seconds", "When to fail; 0 keeps the default."),
+         "stall_check.shutdown_time_seconds", "Fail after this time; 0: the default.  [default: 600]"),
     # Library
     _switch("mpi-threads-disable", "MPI_THREADS_DISABLE", "library_options.mpi_threads_disable", _UNUSED),
     Flag(("--num-nccl-streams",), _COUNT, "NUM_NCCL_STREAMS", "library_options.num_nccl_streams", _UNUSED),
     Flag(("--thread-affinity",), str, "THREAD_AFFINITY", "library_options.thread_affinity",
-         "Core for the background thread, or one per local rank."),
+         "Core for the background thread, or a list with one per local rank."),
     Flag(("--gloo-timeout-seconds",), _POSITIVE, "GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
-         "How long gloo waits for a connection."),
+         "How long Gloo waits for a connection.  [default: 30]"),
     Flag(("--start-timeout",), _POSITIVE, "START_TIMEOUT", "params.start_timeout",
-         "How long hosts may take to connect, and workers to call init, in seconds; more is granted for each."),
+         "How long hosts may take to connect, and workers to call init; one second more for each.  [default: 30]"),
     # Logging
-    Flag(("--log-level",), _LEVELS, "LOG_LEVEL", "logging.level", "Least severe message to print."),
+    Flag(("--log-level",), _LEVELS, "LOG_LEVEL", "logging.level", "Lowest severity to print.  [default: warning]"),
     Flag(("--log-with-timestamp/--log-without-timestamp",), bool, "LOG_HIDE_TIME", "logging.with_timestamp",
-         "Whether messages show the time.", _no),
+         "Show the time in messages.  [default: yes]", _no),
 )  # fmt: skip
 
 
 def options() -> Iterator[click.Option]:
     """The table as click options; a flag that was not given is None."""
     for flag in FLAGS:
-        yield click.Option(list(flag.names), type=flag.kind, default=None, help=flag.help)
+        yield click.Option(list(flag.names), type=flag.kind, default=None, metavar=flag.metavar, help=flag.help)
 
 
 def environment_of(given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, str]:
@@ -138,7 +152,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
             if name == "controller":
                 values[name] = _choice(path, name, value, ("gloo", "mpi", "jsrun"))
             elif name not in known:
-                raise UsageError(f"{str(path)!r}: {name!r} is not a known key. Known are {', '.join(sorted(known))}.")
+                raise UsageError(
+                    f"{str(path)!r}: {name!r} is not a known key. The keys are {', '.join(sorted(known))}."
+                )
             elif value is not None:
                 values[name] = _converted(path, known[name], value)
     return values
@@ -164,7 +180,7 @@ def _parse(path: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise UsageError(f"configuration file {str(path)!r} is not valid: {reason}. Correct that line.") from None
     if not isinstance(document, dict):
-        raise UsageError(f"configuration file {str(path)!r} holds no sections. Write for example 'params:'.")
+        raise UsageError(f"configuration file {str(path)!r} has no sections. Write for example 'params:'.")
     return document
 
 

@@ -24,37 +24,37 @@ from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, UsageError
 __all__ = ["main", "parse"]
 
 _COMMANDS = {
-    "run": ("hora.cli.run", "run", "Start workers: a drop-in for horovodrun."),
-    "submit": ("hora.cli.submit", "submit", "Write a job script for Slurm or PBS, and submit it."),
+    "run": ("hora.cli.run", "run", "Run a script on many workers, as horovodrun does."),
+    "submit": ("hora.cli.submit", "submit", "Write a job script for Slurm or PBS and submit it."),
     "train": ("hora.cli.train", "train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
-    "lab": ("hora.cli.lab", "lab", "Experiments on speed and quality; their records and reports."),
-    "bench": ("hora.cli.bench", "bench", "Measure training and collectives, beside other libraries."),
-    "data": ("hora.cli.data", "data", "Get, make and stage data sets."),
-    "plan": ("hora.cli.plan", "plan", "Print a learning-rate plan before anything runs."),
-    "timeline": ("hora.cli.timeline", "timeline", "Read a timeline: where the time went, and who is late."),
-    "doctor": ("hora.cli.doctor", "doctor", "Find out what works here, and how to fix what does not."),
-    "env": ("hora.cli.env", "env", "Show versions, machine and variables, for a bug report."),
-    "completion": ("hora.cli.completion", "completion", "Let bash, zsh or fish complete commands."),
+    "lab": ("hora.cli.lab", "lab", "Measure scaling and model quality; list and compare runs."),
+    "bench": ("hora.cli.bench", "bench", "Benchmark training and collectives against other libraries."),
+    "data": ("hora.cli.data", "data", "Download, generate, convert and stage data sets."),
+    "plan": ("hora.cli.plan", "plan", "Print a run's learning rates and predict how long it takes."),
+    "timeline": ("hora.cli.timeline", "timeline", "Analyse a timeline: where the time went, and which rank is late."),
+    "doctor": ("hora.cli.doctor", "doctor", "Check what works on this machine, and how to fix the rest."),
+    "env": ("hora.cli.env", "env", "Show versions, machine and environment, for a bug report."),
+    "completion": ("hora.cli.completion", "completion", "Print the completion script for bash, zsh or fish."),
 }
 
 _FIRST = (
-    ("hora doctor", "what works on this machine"),
-    ("hora data make digits", "a data set; 'hora data get mnist' is the real one"),
-    ("hora train mnist -np 2", "train it on two workers"),
+    ("hora doctor", "check this machine"),
+    ("hora data make digits", "generate data, or 'hora data get mnist' for MNIST"),
+    ("hora train mnist -np 2", "train on two workers"),
 )
 _NO_SUCH = re.compile("No such command '([^']+)'")
 
 
 class _Hora(LazyGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("To begin with"):
+        with formatter.section("Getting started"):
             formatter.write_dl(_FIRST)
-        with formatter.section("Read on"):
+        with formatter.section("Learn more"):
             formatter.write_dl(
                 [
-                    ("hora COMMAND --help", "its options"),
+                    ("hora COMMAND --help", "the options of a command"),
                     (_docs(), "installing, running, training, measuring, errors"),
-                    ("hora completion bash", "(zsh, fish): the shell completes what you type"),
+                    ("hora completion bash", "set up completion, also for zsh and fish"),
                 ]
             )
 
@@ -73,7 +73,7 @@ def _docs() -> str:
 @click.version_option(__version__, "-v", "--version", prog_name="hora")
 @click.pass_context
 def _hora(ctx: click.Context) -> None:
-    """Scale a training script from one process to many, and see whether it was worth it."""
+    """Scale a training script from one process to many, and measure whether it was worth it."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -87,7 +87,7 @@ def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     context, command, rest = click.Context(_hora, info_name="hora"), cast(click.Command, _hora), list(words)
     while isinstance(command, click.Group):
         if not rest:
-            raise UsageError(f"'{context.command_path}' is no whole command: say what to do.")
+            raise UsageError(f"'{context.command_path}' is not a complete command: a subcommand is missing.")
         name, found, rest = command.resolve_command(context, rest)
         assert found is not None
         command = found
@@ -129,7 +129,7 @@ def _words(error: click.ClickException) -> str:
     if isinstance(ctx.command, click.Group) and (unknown := _NO_SUCH.match(text)):
         text = f"No such command '{unknown[1]}'.{did_you_mean(unknown[1], ctx.command.list_commands(ctx))}"
     elif ctx.parent is None and isinstance(error, click.NoSuchOption) and error.option_name.startswith(("-n", "--n")):
-        text += " Workers are started by 'hora run -np 2 python train.py'."
+        text += " To start workers, use 'hora run -np 2 python train.py'."
     return f"{text}\nTry '{ctx.command_path} --help'."
 
 

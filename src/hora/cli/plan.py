@@ -27,57 +27,87 @@ IMAGENET = 1_281_167  # training images
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Workers.")
-@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples a worker and step.")
-@click.option("--accumulation", type=click.IntRange(1), default=1, show_default=True, help="Batches a step.")
-@click.option("--base-lr", type=float, default=None, help="The rate that works at --base-batch.  [default: 0.1]")
-@click.option("--base-batch", type=click.IntRange(1), default=256, show_default=True, help="The batch it works at.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Number of workers.")
+@click.option(
+    "--batch", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Batch size per worker."
+)
+@click.option(
+    "--accumulation", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    help="Batches that each worker accumulates per step.",
+)  # fmt: skip
+@click.option(
+    "--base-lr",
+    type=float,
+    default=None,
+    metavar="LR",
+    help="Learning rate that works at --base-batch.  [default: 0.1]",
+)
+@click.option(
+    "--base-batch", type=click.IntRange(1), default=256, show_default=True, metavar="N",
+    help="Global batch size that --base-lr is for.",
+)  # fmt: skip
 @click.option(
     "--rule",
     type=click.Choice(["none", "linear", "sqrt", "lars"]),
     default="linear",
     show_default=True,
-    help="How the rate grows with the batch; lars without --base-lr takes the published rate.",
+    help="How the learning rate scales with the global batch size; lars without --base-lr uses the published rate.",
 )
 @click.option(
     "--warmup",
     default="none",
     show_default=True,
     metavar="KIND:EPOCHS",
-    help="none, constant, stepping, gradual, iteration, horovod or zero, such as gradual:5.",
+    help="Warm-up: none, constant, stepping, gradual, iteration, horovod or zero, such as gradual:5.",
 )
 @click.option(
     "--decay",
     default="none",
     show_default=True,
     metavar="DECAY",
-    help="30,60,80 (tenths), 41:0.125,61:0.025 (factors), every:30, cosine, polynomial:2, exponential:0.94 or none.",
+    help="Epochs of a tenfold decay (30,60,80), factors of the peak (41:0.125,61:0.025), every:30, cosine, "
+    "polynomial:2, exponential:0.94 or none.",
 )
-@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), default=90, show_default=True, help="Epochs.")
-@click.option("--samples", type=click.IntRange(1), default=IMAGENET, show_default=True, help="Samples of an epoch.")
+@click.option(
+    "--epochs", type=click.FloatRange(min=0, min_open=True), default=90, show_default=True, metavar="N",
+    help="Number of epochs.",
+)  # fmt: skip
+@click.option(
+    "--samples", type=click.IntRange(1), default=IMAGENET, show_default=True, metavar="N", help="Samples per epoch."
+)
 @click.option(
     "--last",
     type=click.Choice(["keep", "drop"]),
     default="keep",
     show_default=True,
-    help="Whether an epoch ends with a smaller step for the samples left over.",
+    help="Keep or drop the samples left over at the end of an epoch, which make a smaller step.",
 )
-@click.option("--step-ms", type=float, help="Predict from one worker's step of --batch samples, in milliseconds.")
+@click.option("--step-ms", type=float, metavar="MS", help="Predict from the time of one worker's step at --batch.")
 @click.option(
     "--calibration",
     metavar="FILE|study",
-    help="Predict from a table of throughputs or a calibration, or from the reference study's figures.  "
+    help="Predict from a calibration, a table of throughputs, or the reference study's figures.  "
     "[default: study, if the samples are ImageNet's]",
 )
-@click.option("--link", metavar="RATE:LATENCY", help="The network between hosts, such as 10gbit:50us.")
-@click.option("--per-host", type=click.IntRange(1), help="Workers a host.  [default: 4, or the calibration's]")
-@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Gradients, in MB.  [default: ResNet-50's 97.5]")
+@click.option("--link", metavar="RATE:LATENCY", help="Bandwidth and latency between hosts, such as 10gbit:50us.")
+@click.option(
+    "--per-host", type=click.IntRange(1), metavar="N", help="Workers per host.  [default: 4, or the calibration's]"
+)
+@click.option(
+    "--gradient-mb",
+    type=click.FloatRange(min=0),
+    metavar="MB",
+    help="Size of all gradients.  [default: ResNet-50's 97.5]",
+)
 @click.option(
     "--algorithm",
     type=click.Choice(["ring", "tree", "hierarchical"]),
-    help="How gradients are summed.  [default: hierarchical, as Hora does, or the calibration's]",
+    help="Allreduce algorithm.  [default: hierarchical, as in Hora, or the calibration's]",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every epoch's rate.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the plan, with the rate of every epoch, to this file.",
+)  # fmt: skip
 def plan(
     base_lr: float | None,
     rule: str,
@@ -92,8 +122,8 @@ def plan(
     json_file: Path | None,
     **given: Any,
 ) -> None:
-    """Print the learning-rate plan of a run: its rates, its steps, what is known to go wrong with one like it, and how
-    long it is expected to take."""
+    """Print the learning-rate plan of a run: its learning rates, its steps, known problems with such a plan, and the
+    predicted run time."""
     from hora.predict import calibration as known
     from hora.schedule import LearningRatePlan, parse_decay, parse_warmup
 
@@ -109,7 +139,7 @@ def plan(
     if calibration is None and step_ms is None and made.samples == IMAGENET:
         calibration = known.STUDY
     if step_ms is not None and calibration is not None:
-        raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out")
+        raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out.")
     basis = None
     if step_ms is not None:
         basis = known.basis_of_step(step_ms / 1e3, made.batch)
@@ -174,7 +204,9 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
 
     console.print()
     if seen is None:
-        console.print("Time is not predicted: give --step-ms, one worker's step, or --calibration.", markup=False)
+        console.print(
+            "Time is not predicted: give --step-ms, the time of one worker's step, or --calibration.", markup=False
+        )
         return
     here, level = seen.here, share_text(seen.here.step_s.level)
     parts = f"{time_text(here.compute_s)} computing, {time_text(here.waiting_s)} waiting for the slowest"
@@ -194,7 +226,7 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
     if seen.farther[seen.algorithm]:
         headings = ("workers", "sum", "step", "samples/s", "efficiency", "interval")
-        shown = table("Far beyond", headings, left=("sum",), padding=(0, 1))
+        shown = table("With many more workers", headings, left=("sum",), padding=(0, 1))
         for algorithm, rows in seen.farther.items():
             for row in rows:
                 share = row.efficiency
@@ -207,7 +239,7 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
     for text in seen.assumptions:
         console.print(f"Assumed: {text}.", markup=False, soft_wrap=not console.is_terminal)
     for text in seen.far_assumptions if seen.farther[seen.algorithm] else ():
-        console.print(f"Assumed far beyond: {text}.", markup=False, soft_wrap=not console.is_terminal)
+        console.print(f"Assumed with many more workers: {text}.", markup=False, soft_wrap=not console.is_terminal)
 
 
 def _write(made: LearningRatePlan, seen: Outlook | None, file: Path) -> None:

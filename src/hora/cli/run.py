@@ -35,7 +35,7 @@ _SHIM = Path(__file__).resolve().parent.parent / "as_horovod"
 
 _HOW_MANY = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "-ppn")
 
-_UNUSED = "Accepted; not needed."
+_UNUSED = "Accepted for compatibility; has no effect."
 
 
 def _files(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -44,17 +44,20 @@ def _files(ctx: click.Context, param: click.Parameter, begun: str) -> list[Compl
 
 _OPTIONS = (
     *workers.OPTIONS,
-    switch("--as-horovod", help="Let 'import horovod.torch' in the command find Hora."),
-    option("--output-filename", metavar="DIR", help="Also write DIR/rank.N/stdout and DIR/rank.N/stderr."),
-    switch("-prefix-timestamp", "--prefix-output-with-timestamp", "timestamp", help="Start lines with the time."),
+    switch("--as-horovod", help="Make 'import horovod.torch' in the command import Hora."),
+    option("--output-filename", metavar="DIR", help="Also write each rank's output to DIR/rank.N/stdout and stderr."),
+    switch("-prefix-timestamp", "--prefix-output-with-timestamp", "timestamp",
+           help="Prefix each line of output with the time."),
     switch("--dry-run", help="Show hosts, ranks, environment and commands; start nothing."),
-    switch("--summary", help="Say now and then how training goes, and at the end how each rank did."),
-    option("--config-file", metavar="FILE", help="Flags in a YAML or TOML file; those given here win."),
-    switch("-cb", "--check-build", "check_build", help="Show what this installation can use, and exit."),
-    switch("-v", "--version", "version", help="Show the version, and exit."),
-    switch("--gloo", help="Move data with gloo instead of shared memory."),
-    switch("--mpi", help="Start workers on other hosts with mpirun, as --on mpi does."),
-    switch("--jsrun", help="Not available."),
+    switch("--summary",
+           help="Print speed and communication now and then, and at the end each rank's exit code and time."),
+    option("--config-file", metavar="FILE",
+           help="Read flags from a YAML or TOML file; the command line takes precedence."),
+    switch("-cb", "--check-build", "check_build", help="Show what this installation supports and exit."),
+    switch("-v", "--version", "version", help="Show the version and exit."),
+    switch("--gloo", help="Use Gloo between all workers instead of shared memory."),
+    switch("--mpi", help="Start workers on other hosts with mpirun, like --on mpi."),
+    switch("--jsrun", help="Not supported."),
     *flags.options(),
     switch("--disable-cache", help=_UNUSED),
     switch("--tcp", help=_UNUSED),
@@ -92,7 +95,7 @@ def _run(**given: Any) -> int:
         workers.say(choice.why)
     workers.warn_if_crowded(choice)
     verdict = supervise(job) if chosen is None else supervise_elastic(job, chosen.elastic).verdict
-    workers.tell(verdict, go_on="start it again to go on")
+    workers.tell(verdict, go_on="start it again to continue")
     if given["summary"] and verdict.interrupted_by is not signal.SIGPIPE:
         _summarise(verdict)
     return verdict.exit_code
@@ -102,8 +105,8 @@ run = click.Command(
     "run",
     callback=_run,
     params=list(_OPTIONS),
-    help="Start COMMAND in several workers: on this host, on others by ssh, mpirun or Ray, or in the Slurm, PBS or "
-    "LSF allocation it is called in. COMMAND and what follows it are passed on untouched; a .py file runs with this "
+    help="Run COMMAND on several workers: on this host, on others over ssh, with mpirun or Ray, or in the current "
+    "Slurm, PBS or LSF allocation. COMMAND and its arguments are passed on unchanged; a .py file runs with this "
     "Python. The exit code is that of the first worker that fails.",
     context_settings={
         "allow_interspersed_args": False,
@@ -119,9 +122,9 @@ run = click.Command(
 
 def _refuse_what_is_not_there_yet(given: Mapping[str, Any]) -> None:
     if given["jsrun"]:
-        raise EnvironmentUnfit("--jsrun is not available. Leave it out: in an LSF allocation, hosts are found without.")
+        raise EnvironmentUnfit("--jsrun is not supported. Leave it out: Hora finds the hosts of an LSF allocation.")
     if given["gloo"] and given["mpi"]:
-        raise UsageError("--gloo and --mpi exclude each other. Give one of them.")
+        raise UsageError("--gloo and --mpi exclude each other. Give only one.")
 
 
 def _choose(given: Mapping[str, Any]) -> LaunchChoice:

@@ -30,57 +30,66 @@ def _many(*names: str, metavar: str, help: str) -> click.Option:
 
 _OPTIONS = (
     # What to ask for
-    option("--scheduler", type=click.Choice(list(work.SCHEDULERS)), help="Who runs the job.  [default: what is here]"),
-    option("-N", "--nodes", metavar="N", type=_COUNT, help="Nodes.  [default: 1]"),
+    option("--scheduler", type=click.Choice(list(work.SCHEDULERS)),
+           help="Scheduler.  [default: the one installed here]"),
+    option("-N", "--nodes", metavar="N", type=_COUNT, help="Number of nodes.  [default: 1, or enough for --elastic]"),
     option("--tasks-per-node", "--ntasks-per-node", "tasks_per_node", metavar="N", type=_COUNT, default=1,
-            show_default=True, help="Workers on each node; with GPUs, one for each."),
+            show_default=True, help="Workers per node; with GPUs, one per GPU."),
     option("--elastic", metavar="MIN:MAX",
-           help="Workers may be lost and come: begin with MIN, use MAX.  [nodes by themselves: for MAX]"),
-    option("-c", "--cpus-per-task", metavar="N", type=_COUNT, help="Cores of a worker, its data loaders included."),
-    option("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node, seen by all its workers."),
-    option("--mem", metavar="SIZE", help="Memory of each node, such as 64G; 0: all of it."),
-    option("-t", "--time", "time", metavar="TIME", help="Longest run time: 4h, 1d12h, 04:00:00, or minutes."),
+           help="Elastic job: start with MIN workers, use up to MAX."),
+    option("-c", "--cpus-per-task", metavar="N", type=_COUNT, help="Cores per worker, including its data loaders."),
+    option("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs per node, visible to all its workers."),
+    option("--mem", metavar="SIZE", help="Memory per node, such as 64G; 0: all of it."),
+    option("-t", "--time", "time", metavar="TIME", help="Time limit: 4h, 1d12h, 04:00:00, or minutes."),
     option("-p", "--partition", "--queue", "-q", "queue", default="", metavar="NAME", help="Partition or queue."),
-    option("-A", "--account", default="", metavar="NAME", help="Account or project that pays."),
+    option("-A", "--account", default="", metavar="NAME", help="Account or project to charge."),
     option("--qos", default="", metavar="NAME", help="Quality of service (Slurm)."),
-    option("-C", "--constraint", default="", metavar="TEXT", help="Kind of node; in PBS's select line."),
-    option("--exclusive", is_flag=True, help="Share the nodes with no other job."),
-    option("--array", default="", metavar="0-9", help="Run it once for each number; {task} in the command is it."),
-    _many("--directive", "directives", metavar="TEXT", help="Another directive, such as --mail-type=END; repeatable."),
+    option("-C", "--constraint", default="", metavar="TEXT",
+           help="Required node feature; with PBS, part of the select line."),
+    option("--exclusive", is_flag=True, help="Do not share the nodes with other jobs."),
+    option("--array", default="", metavar="0-9",
+           help="Job array: run once per index; {task} in the command is the index."),
+    _many("--directive", "directives", metavar="TEXT",
+          help="Additional directive (repeatable), such as --mail-type=END."),
     # How it runs
-    option("-J", "--job-name", "name", metavar="NAME", help="Name.  [default: that of what it runs]"),
+    option("-J", "--job-name", "name", metavar="NAME", help="Job name.  [default: from the command]"),
     option("-o", "--output", default="", metavar="DIR/|PATTERN",
-            help="Output file: %x name, %j job.  [default: logs/%x-NODESxTASKS-%j.log]"),
-    _many("--module", "-m", "modules", metavar="NAME", help="Module to load; repeatable."),
-    option("--venv", metavar="DIR|none", help="Environment to activate.  [default: the one hora runs in, if any]"),
-    _many("--env", metavar="NAME=VALUE", help="Variable to set; it can be read in the script. Repeatable."),
+            help="Output file; %x: job name, %j: job id.  [default: logs/%x-NODESxTASKS-%j.log]"),
+    _many("--module", "-m", "modules", metavar="NAME", help="Environment module to load; repeatable."),
+    option("--venv", metavar="DIR|none",
+           help="Virtual environment to activate.  [default: the one hora runs in, if any]"),
+    _many("--env", metavar="NAME=VALUE", help="Environment variable to set, readable in the script; repeatable."),
     option("--launcher", type=click.Choice(["auto", "none", "run", "srun", "hora"]), default="auto", show_default=True,
-            help="Who starts the workers: the command itself (none), hora run, or srun.  [auto: Hora's own commands "
-            "start theirs, hora run does for others]"),
+            help="What starts the workers: hora run, srun, or the command itself (none). auto: none for Hora's own "
+            "commands, hora run for others."),
     option("--container", default="", metavar="IMAGE",
-           help="Run in a container: an Apptainer image (.sif, docker://…), Docker's, or a bundle of Slurm's."),
+           help="Run in a container: an Apptainer image (.sif, docker://…), a Docker image, or Slurm's OCI bundle."),
     option("--container-runtime", type=click.Choice(["apptainer", "docker", "slurm"]),
-           help="Who runs it.  [default: by the image's name]"),
-    _many("--mount", "mounts", metavar="DIR[:INSIDE]", help="A host's folder that the container sees; repeatable."),
+           help="Container runtime.  [default: by the image's name]"),
+    _many("--mount", "mounts", metavar="DIR[:INSIDE]",
+          help="Folder of the host to mount in the container; repeatable."),
     # Data
     _many("--stage", metavar="SOURCE[:NAME]",
-          help="Bring a tar file, file or folder to each node's own disk first: {stage}/NAME. Repeatable."),
-    option("--stage-dir", default="", metavar="DIR", help="Where to.  [default: $TMPDIR, else /tmp]"),
-    option("--keep-staged", is_flag=True, help="Leave it there for the next job, which will not bring it again."),
+          help="Copy a file or folder, or unpack a tar file, to each node's local disk: {stage}/NAME. Repeatable."),
+    option("--stage-dir", default="", metavar="DIR", help="Folder to stage to.  [default: $TMPDIR, else /tmp]"),
+    option("--keep-staged", is_flag=True, help="Keep staged data for the next job, which then does not copy it again."),
     # Long trainings
-    option("--chain", type=_COUNT, default=1, metavar="N", help="N jobs, each after the one before; {job} is 1, 2, …"),
+    option("--chain", type=_COUNT, default=1, metavar="N",
+           help="Submit N jobs, each after the one before; {job} is 1, 2, …"),
     option("--chain-after", type=click.Choice(["ok", "any"]), default="ok", show_default=True,
-            help="Continue after a job that succeeded, or however it ended."),
-    option("--epochs-per-job", type=_COUNT, metavar="E", help="{epochs} is E, 2E, 3E, … along the chain."),
+            help="When the next job of a chain runs: after success, or in any case."),
+    option("--epochs-per-job", type=_COUNT, metavar="E", help="In a chain, {epochs} is E, 2E, 3E, …"),
     option("--checkpoint-arg", default="", metavar="TEXT",
-            help="Added to the command of a job that continues another: '--resume last.pt'."),
-    option("--requeue", is_flag=True, help="Back into the queue when preempted or out of time; see hvd.preempted()."),
-    option("--max-requeues", type=_COUNT, metavar="N", help=f"How often at most; implies --requeue.  [{_REQUEUES}]"),
-    option("--signal", metavar="SIG@SECONDS", help=f"Warning before the time is up.  [with --requeue: {_WARN}]"),
+            help="Appended to the command of a job that continues another, such as '--resume last.pt'."),
+    option("--requeue", is_flag=True, help="Requeue the job when preempted or out of time; see hvd.preempted()."),
+    option("--max-requeues", type=_COUNT, metavar="N",
+           help=f"Most requeues; implies --requeue.  [default: {_REQUEUES}]"),
+    option("--signal", metavar="SIG@SECONDS",
+           help=f"Signal to send before the time limit.  [default: {_WARN} with --requeue]"),
     # What to do
-    option("--script", metavar="FILE", help="Where to write the script.  [default: NAME.sbatch or NAME.pbs]"),
+    option("--script", metavar="FILE", help="File for the job script.  [default: NAME.sbatch or NAME.pbs]"),
     option("--dry-run", is_flag=True, help="Print the script; write and submit nothing."),
-    option("--json", "json_file", metavar="FILE", help="Write what was submitted here."),
+    option("--json", "json_file", metavar="FILE", help="Also write the submitted jobs to this file."),
     click.Argument(["command"], nargs=-1, type=click.UNPROCESSED),
 )  # fmt: skip
 
@@ -111,9 +120,9 @@ submit = click.Command(
     "submit",
     callback=_submit,
     params=list(_OPTIONS),
-    help="Write a job script that runs COMMAND under a scheduler, and submit it. COMMAND is a script for "
-    "every worker, or one of Hora's own (hora train, hora lab …), which is run once and starts its workers itself. "
-    "The script stands alone: read it with --dry-run, keep it, change it. Job ids are printed, one per line.",
+    help="Write a job script that runs COMMAND under a scheduler, and submit it. COMMAND is a training script, which "
+    "every worker runs, or a command of Hora (hora train, hora lab …), which runs once and starts its workers itself. "
+    "The job script is self-contained: view it with --dry-run, keep it, edit it. Job ids are printed, one per line.",
     context_settings={
         "allow_interspersed_args": False,
         "help_option_names": ["-h", "--help"],
@@ -127,7 +136,7 @@ def _scheduler_here() -> str:
         if shutil.which(scheduler.program):
             return name
     programs = " nor ".join(scheduler.program for scheduler in work.SCHEDULERS.values())
-    raise UsageError(f"--scheduler is missing, and neither {programs} is here to tell it by. Give slurm or pbs.")
+    raise UsageError(f"no scheduler was found: neither {programs} is installed here. Give --scheduler slurm or pbs.")
 
 
 def _order(given: dict[str, Any]) -> work.BatchJob:
@@ -223,6 +232,6 @@ def _record(path: Path, scheduler: str, script: Path, sent: list[work.Submitted]
             file.write(json_text(record))
     except OSError as error:
         raise EnvironmentUnfit(
-            f"--json {str(path)!r} cannot be written: {error.strerror}. The jobs were submitted all the same: "
+            f"--json {str(path)!r} cannot be written: {error.strerror}. The jobs were submitted nevertheless: "
             f"{', '.join(job.id for job in sent)}."
         ) from None

@@ -16,16 +16,18 @@ __all__ = ["timeline"]
 @click.option(
     "--merge",
     "merged",
-    metavar="OUT",
+    metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write all ranks to one file for ui.perfetto.dev; compressed if it ends in .gz.",
+    help="Merge all ranks into one file for ui.perfetto.dev; compressed if it ends in .gz.",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the numbers here.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results to this file."
+)
 def timeline(files: tuple[Path, ...], merged: Path | None, json_file: Path | None) -> None:
-    """Say where the time went, who is late and what to change.
+    """Analyse a timeline: where the time went, which rank is late and what to change.
 
-    FILE is what `hora run --timeline-filename` made each worker write (timeline.json, timeline.rank1.json, …), or
-    Horovod's one file. A file that cannot be used is named, and the rest is reported on; the exit code is then 2.
+    FILEs are what 'hora run --timeline-filename' wrote, one per rank (timeline.json, timeline.rank1.json, …), or the
+    single file that Horovod wrote. Files that cannot be read are named and left out; the exit code is then 2.
     """
     from rich.console import Console
 

@@ -22,13 +22,23 @@ __all__ = ["STARTERS", "read_options", "train"]
 _LAUNCHING = (
     *workers.OPTIONS,
     workers.option("--elastic", metavar="MIN:MAX",
-                   help="Go on when workers are lost, with MIN at least, and let others in, up to MAX; -np: at first."),
+                   help="Elastic: continue with MIN workers or more if some are lost, and add new ones up to MAX. "
+                   "-np: how many at first."),
     *elastic.OPTIONS,
-    workers.switch("--independent", help="Each worker trains alone: the speed if communication cost nothing."),
-    workers.switch("--by-turns", help="Measure by turns: each worker alone, in step, and all together."),
+    workers.switch("--independent", help="Train without communication: the throughput if that cost nothing."),
+    workers.switch("--by-turns",
+                   help="Measure in turns: without communication, meeting once a step, and training together."),
     workers.option("--timeline-filename", metavar="FILE", help="Record a timeline, one file per rank."),
 )  # fmt: skip
 STARTERS = ("np", "hosts", "hostfile", "on")
+_METAVARS = {
+    "data": "DIR",
+    "out": "DIR",
+    "resume": "auto|FILE|no",
+    "json": "FILE",
+    "warmup": "KIND:EPOCHS",
+    "decay": "DECAY",
+}
 
 
 class _Workloads(click.Group):
@@ -47,17 +57,18 @@ class _Workloads(click.Group):
 
 @click.command("train", cls=_Workloads, context_settings={"help_option_names": ["-h", "--help"]})
 def train() -> None:
-    """Train a workload: in this process, which may be one of many that srun or mpirun has started; with -np or hosts,
-    in workers started as by 'hora run'."""
+    """Train a workload in this process, which srun or mpirun may have started as one of many; with -np or hosts, in
+    workers that are started as by 'hora run'."""
 
 
 def _command(name: str) -> click.Command:
     kind = options_of(name)
+    source = "" if name == "synthetic" else "Data is read from --data DIR. "
     return click.Command(
         name,
         callback=lambda **given: _train(name, given),
         params=[*_LAUNCHING, *_flags(kind)],
-        help=f"{WORKLOADS[name]} Data: --data DIR. What is learned and measured goes to --out DIR.",
+        help=f"{WORKLOADS[name]} {source}Checkpoints and metrics are written to --out DIR.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
 
@@ -73,12 +84,14 @@ def _flags(kind: type[WorkloadOptions]) -> list[click.Option]:
         text = next((note.description for note in notes if isinstance(note, msgspec.Meta) and note.description), "")
         if field.default not in ("", None, False) and "[default" not in text:
             shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
+            shown = "yes" if shown is True else shown
             text += f"  [default: {shown}]"
         name = f"--{field.name.replace('_', '-')}"
         if hint is bool:
             flags.append(click.Option([f"{name}/--no-{name[2:]}", field.name], default=None, help=text))
         else:
-            flags.append(click.Option([name, field.name], type=_type(hint), default=None, help=text))
+            metavar = _METAVARS.get(field.name)
+            flags.append(click.Option([name, field.name], type=_type(hint), default=None, metavar=metavar, help=text))
     return flags
 
 
@@ -112,7 +125,9 @@ def _train(workload: str, given: Mapping[str, Any]) -> int:
     source = click.get_current_context().get_parameter_source
     for option in _LAUNCHING:
         if option.name and source(option.name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option.opts[-1]} is for workers, and none are to be started. Give -np or -H as well.")
+            raise UsageError(
+                f"{option.opts[-1]} is for starting workers, and none are started. Give -np or -H as well."
+            )
     from hora.workloads.start import train_here
 
     check_folder(options.workload, options.data_folder)
@@ -141,14 +156,14 @@ def _elastic_range(text: str | None) -> dict[str, int]:
 
 def _refuse_what_cannot_be_elastic(options: WorkloadOptions, given: Mapping[str, Any]) -> None:
     if options.workload == "gan3d":
-        raise UsageError("gan3d cannot be elastic yet. Leave --elastic out; a run goes on with --resume auto.")
+        raise UsageError("gan3d cannot be elastic yet. Leave --elastic out; --resume auto continues a run.")
     if options.framework != "torch":
         raise UsageError(
-            f"--framework {options.framework} cannot be elastic here: model.fit cannot be entered again in the middle "
-            "of an epoch. Train with --framework torch, or use hora.keras.elastic in a script of your own."
+            f"--framework {options.framework} cannot be elastic here: model.fit cannot be resumed in the middle of an "
+            "epoch. Train with --framework torch, or use hora.keras.elastic in a script of your own."
         )
     if options.workload == "synthetic":
-        raise UsageError("synthetic measures a fixed number of workers. Leave --elastic out, or take another workload.")
+        raise UsageError("synthetic measures a fixed number of workers. Leave --elastic out, or use another workload.")
     for name in ("independent", "by_turns"):
         if given[name]:
             raise UsageError(f"--{name.replace('_', '-')} measures a fixed number of workers. Leave --elastic out.")
@@ -156,8 +171,8 @@ def _refuse_what_cannot_be_elastic(options: WorkloadOptions, given: Mapping[str,
     if options.logical_workers and (most is None or most > options.logical_workers):
         said = "without --max-np" if most is None else f"for up to {most} processes"
         raise UsageError(
-            f"--logical-workers {options.logical_workers} {said}: each process plays one at least. Give as many "
-            "logical workers as there may be processes, or more."
+            f"--logical-workers {options.logical_workers} {said}: each process needs at least one. Give at least as "
+            "many logical workers as there may be processes."
         )
 
 
@@ -166,7 +181,7 @@ def _check_logical(options: WorkloadOptions, given: Mapping[str, Any], size: int
         return
     if size > options.logical_workers:
         raise UsageError(
-            f"--logical-workers {options.logical_workers} for {size} processes: each plays one at least. Give {size} "
+            f"--logical-workers {options.logical_workers} for {size} processes: each needs at least one. Give {size} "
             "or more logical workers, or fewer processes."
         )
     for name in ("independent", "by_turns"):
@@ -193,7 +208,7 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     if chosen is None and options.emulate_workers % choice.plan.size:
         raise UsageError(
             f"--emulate-workers {options.emulate_workers} cannot be played by {choice.plan.size} processes: each plays "
-            f"as many. Give a multiple of {choice.plan.size}, or another -np."
+            f"the same number. Give a multiple of {choice.plan.size}, or another -np."
         )
     environment = workers.environment(given)
     if given["timeline_filename"]:
@@ -229,5 +244,5 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     finally:
         if bar:
             bar.close()
-    workers.tell(verdict, go_on="go on with --resume auto", explained=(0, 2, 3))
+    workers.tell(verdict, go_on="continue with --resume auto", explained=(0, 2, 3))
     return verdict.exit_code

@@ -40,32 +40,35 @@ def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> in
         return value
     number = int(value) if value.isascii() and value.isdigit() else 0
     if number < 1:
-        raise UsageError(f"-np {value!r} is not a number of workers. Give 1, 2, … or 'auto' for all there is room for.")
+        raise UsageError(
+            f"-np {value!r} is not a number of workers. Give 1, 2, … or 'auto' for as many as there is room for."
+        )
     return number
 
 
 OPTIONS = (
     option("-np", "--num-proc", "np", metavar="N|auto", callback=_number,
-           help="Workers; auto: one per slot of the hosts, or per core of this one."),
-    option("-H", "--hosts", "hosts", metavar="h1:2,h2:4", help="Hosts and their slots, also like h[1-4]:2."),
+           help="Number of workers. auto: one per slot of the hosts, or per core of this host."),
+    option("-H", "--hosts", "hosts", metavar="h1:2,h2:4",
+           help="Hosts and their slots; ranges such as h[1-4]:2 work too."),
     option("-hostfile", "--hostfile", "-f", "hostfile", metavar="FILE",
-           help="File with lines 'host slots=N' or 'host:N'."),
+           help="File with one 'host slots=N' or 'host:N' per line."),
     option("-ppn", "ppn", metavar="N", type=click.IntRange(min=1),
-           help="Workers on each host, whatever its slots say, as mpiexec has it."),
+           help="Workers per host, whatever its slots, as with mpiexec."),
     option("--on", type=click.Choice(["local", "ssh", "slurm", "mpi", "ray"]),
-           help="What starts the workers. Default: srun in a Slurm allocation, ssh for other hosts, else Hora itself."),
+           help="What starts the workers.  [default: slurm in a Slurm allocation, ssh for other hosts, else local]"),
     option("-x", "--env", "export", metavar="NAME[=VALUE]", multiple=True,
-           help="Variable that the workers get on other hosts too; may be repeated."),
+           help="Environment variable to pass to all workers, also on other hosts; repeatable."),
     option("--threads-per-worker", type=click.IntRange(min=1), metavar="N",
-           help="Threads of each worker. Default: as many as it has cores."),
-    option("--bind/--no-bind", default=True, help="Whether each worker gets its own cores. Default: yes."),
-    option("--network-interfaces", "--network-interface", "interfaces", metavar="NAMES", multiple=True,
-           help="Interfaces by which hosts reach each other. Default: those that work."),
-    option("-p", "--ssh-port", "ssh_port", metavar="PORT", type=int, help="Port of the hosts' ssh."),
-    option("-i", "--ssh-identity-file", "ssh_identity_file", metavar="FILE", help="Key for ssh."),
-    option("--mpi-args", metavar="ARGS", default="", help="More arguments for mpirun."),
-    option("--binding-args", metavar="ARGS", default="", help="What mpirun binds to; without it Hora does."),
-    switch("--verbose", help="Say what the launcher does."),
+           help="Threads per worker.  [default: as many as it has cores]"),
+    option("--bind/--no-bind", default=True, help="Bind each worker to its own cores.  [default: bind]"),
+    option("--network-interfaces", "--network-interface", "interfaces", metavar="NAME,…", multiple=True,
+           help="Network interfaces to use between hosts.  [default: any that work]"),
+    option("-p", "--ssh-port", "ssh_port", metavar="PORT", type=int, help="ssh port of the hosts."),
+    option("-i", "--ssh-identity-file", "ssh_identity_file", metavar="FILE", help="Private key for ssh."),
+    option("--mpi-args", metavar="ARGS", default="", help="Additional arguments for mpirun."),
+    option("--binding-args", metavar="ARGS", default="", help="Binding arguments for mpirun.  [default: Hora binds]"),
+    switch("--verbose", help="Show what the launcher does."),
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hora.errors import BadData
 from hora.files import replacing
 
-__all__ = ["read_idx", "write_idx"]
+__all__ = ["find_idx", "read_idx", "write_idx"]
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CODES = {np.dtype(name): code for code, name in _TYPES.items()}
@@ -61,6 +61,16 @@ def write_idx(path: Path, array: npt.NDArray[Any]) -> None:
     )
     with replacing(path) as file:
         file.write(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def find_idx(folder: Path, name: str) -> Path:
+    """Where a file of this name is, plain or gzipped; plain if it is not there.
+
+    >>> find_idx(Path("mnist"), "labels").as_posix()
+    'mnist/labels'
+    """
+    zipped = folder / f"{name}.gz"
+    return zipped if zipped.exists() and not (folder / name).exists() else folder / name
 
 
 def _bytes(path: Path) -> bytes:

@@ -6,14 +6,14 @@ small it may get. What cannot be decoded raises BadData with the sample's name.
 
 from __future__ import annotations
 
-import importlib
 import io
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hora.errors import BadData, EnvironmentUnfit
+from hora.data.need import need
+from hora.errors import BadData
 
 __all__ = ["PNG", "Pixels", "decode", "encode", "encode_png", "size"]
 
@@ -34,7 +34,7 @@ def decode(data: bytes, at_least: tuple[int, int] | None = None, *, name: str = 
     """
     if not data.startswith(JPEG):
         return _by_pillow(data, None, name)
-    simplejpeg = _need("simplejpeg", "decode JPEG files")
+    simplejpeg = need("simplejpeg", "to decode JPEG files")
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in ("CMYK", "YCCK"):
@@ -57,7 +57,7 @@ def size(data: bytes, *, name: str = "an image") -> tuple[int, int]:
     """
     if data.startswith(JPEG):
         try:
-            height, width, _, _ = _need("simplejpeg", "decode JPEG files").decode_jpeg_header(data)
+            height, width, _, _ = need("simplejpeg", "to decode JPEG files").decode_jpeg_header(data)
             return height, width
         except ValueError:
             pass
@@ -71,7 +71,7 @@ def encode(pixels: Pixels, quality: int = 90) -> bytes:
     >>> encode(np.zeros((8, 8, 3), np.uint8))[:2].hex()
     'ffd8'
     """
-    simplejpeg = _need("simplejpeg", "encode JPEG files")
+    simplejpeg = need("simplejpeg", "to encode JPEG files")
     return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420"))
 
 
@@ -82,7 +82,7 @@ def encode_png(pixels: Pixels) -> bytes:
     7
     """
     file = io.BytesIO()
-    _need("PIL.Image", "encode PNG files").fromarray(pixels).save(file, "PNG")
+    need("PIL.Image", "to encode PNG files").fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 
@@ -104,7 +104,7 @@ def _by_pillow(data: bytes, at_least: tuple[int, int] | None, name: str) -> Pixe
 
 
 def _opened(data: bytes, name: str) -> Any:
-    image = _need("PIL.Image", "read images other than plain JPEG files")
+    image = need("PIL.Image", "to read images other than plain JPEG files")
     try:
         return image.open(io.BytesIO(data))
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
@@ -117,14 +117,4 @@ def _opened(data: bytes, name: str) -> Any:
         raise BadData(
             f"{name} cannot be decoded: it {why}{said}; it has {len(data)} bytes and begins with {data[:4].hex(' ')}. "
             "Fetch it again, or take it out."
-        ) from None
-
-
-def _need(module: str, purpose: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise EnvironmentUnfit(
-            f"{module.partition('.')[0]} is needed to {purpose}, but cannot be imported ({error}). "
-            "Install it with: pip install hora[data]"
         ) from None

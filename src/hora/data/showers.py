@@ -8,7 +8,6 @@ what it needs, and no file is used across a fork.
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, starmap
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hora.errors import BadData, EnvironmentUnfit, UsageError
+from hora.data.need import need
+from hora.errors import BadData, UsageError
 from hora.files import replacing_path
 
 __all__ = [
@@ -163,7 +163,7 @@ class ShowerFiles:
 
     def _check(self, path: Path) -> _Floats:
         """Whether a file has what it should; returns its energies."""
-        h5py = _need_h5py()
+        h5py = _h5py()
         try:
             with h5py.File(path, "r", locking=False) as file:
                 shapes: dict[str, Any] = {key: getattr(file.get(key), "shape", None) for key in ("ECAL", "target")}
@@ -196,7 +196,7 @@ class ShowerFiles:
         if self._process != os.getpid():  # forked: what the parent opened is the parent's
             self._open, self._process = {}, os.getpid()
         if path not in self._open:
-            self._open[path] = _need_h5py().File(path, "r", locking=False)
+            self._open[path] = _h5py().File(path, "r", locking=False)
         return self._open[path]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def write_showers(path: Path, ecal: _Floats, energy: _Floats, hcal: _Floats | No
         raise UsageError(
             f"{events} energies do not go with cells of shape {ecal.shape}: (events, 25, 25, 25) is wanted."
         )
-    with replacing_path(path) as place, _need_h5py().File(place, "w") as file:
+    with replacing_path(path) as place, _h5py().File(place, "w") as file:
         packed: dict[str, Any] = {"dtype": "f4", "compression": "gzip", "compression_opts": 1, "shuffle": True}
         file.create_dataset("ECAL", (events, *CELLS), chunks=(1, *CELLS), data=ecal, **packed)
         file.create_dataset("HCAL", (events, *_HCAL), chunks=(1, *_HCAL), data=hcal, **packed)  # None takes no room
@@ -227,11 +227,5 @@ def _spans(events: npt.NDArray[np.int64], chunk: int) -> Iterator[slice]:
     return starmap(slice, pairwise(borders))
 
 
-def _need_h5py() -> Any:
-    try:
-        return importlib.import_module("h5py")
-    except ImportError as error:
-        raise EnvironmentUnfit(
-            f"h5py is needed for files of showers, but cannot be imported ({error}). "
-            "Install it with: pip install hora[data]"
-        ) from None
+def _h5py() -> Any:
+    return need("h5py", "for files of showers")

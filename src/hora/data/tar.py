@@ -19,7 +19,7 @@ from hora.data.source import Sample
 from hora.errors import BadData
 from hora.files import replacing
 
-__all__ = ["Member", "TarShards", "members", "write_tar"]
+__all__ = ["Member", "TarShards", "add_member", "members", "write_tar"]
 
 _BLOCK = 512
 _MAGICS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
@@ -182,7 +182,12 @@ def write_tar(path: Path, samples: Iterable[Sample], *, first: int = 0, extensio
         for count, sample in enumerate(samples, 1):
             key = f"{first + count - 1:09d}"
             for name, data in ((f"{key}.{extension}", sample.data), (f"{key}.cls", str(sample.label).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
+                add_member(archive, name, data)
     return count
+
+
+def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Append a file to an archive that is written; of these bytes alone, so that it is the same each time."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))

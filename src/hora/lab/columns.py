@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hora.text import count_text, duration_text, share_text, size_text, time_text
 
-__all__ = ["Column", "Unit", "column", "number_text", "value_text"]
+__all__ = ["Column", "Unit", "column", "is_number", "number_text", "value_text"]
 
 
 class Unit(enum.Enum):
@@ -152,6 +152,14 @@ def value_text(name: str, value: Any) -> str:
     ['4,812', '2.34 s', '3 GB']
     """
     return column(name).text(value)
+
+
+def is_number(value: Any) -> bool:
+    """
+    >>> is_number(0.5), is_number(True), is_number(None)
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number_text(value: float) -> str:

@@ -20,7 +20,8 @@ from hora.lab.columns import column
 from hora.text import count_text, share_text
 
 __all__ = [
-    "WIDTH", "Field", "Row", "console", "fitted", "gain_text", "print_notes", "span_text", "table", "titled", "wrapped",
+    "WIDTH", "Field", "Row", "capital", "console", "fitted", "gain_text", "print_notes", "span_text", "table", "titled",
+    "wrapped",
 ]  # fmt: skip
 
 WIDTH = 100
@@ -113,6 +114,15 @@ def gain_text(finding: Row) -> str:
     )
 
 
+def capital(text: str) -> str:
+    """With a capital first.
+
+    >>> capital("rank 1 is late"), capital("")
+    ('Rank 1 is late', '')
+    """
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def wrapped(out: Console, text: str, *, indent: str = "", hanging: str | None = None, bold: bool = False) -> None:
     """A paragraph, as wide as the tables at most."""
     width = min(WIDTH, max(40, out.width))
@@ -131,4 +141,4 @@ def titled(out: Console, title: str, *texts: str) -> None:
 def print_notes(out: Console, notes: Sequence[str]) -> None:
     """Each note as a paragraph of its own."""
     for note in notes:
-        wrapped(out, f"{note[0].upper()}{note[1:]}".rstrip(".") + ".", hanging="  ")
+        wrapped(out, capital(note).rstrip(".") + ".", hanging="  ")

@@ -52,15 +52,13 @@ def _first_batch(framework: str, up_to: int) -> FirstBatch | None:
     return FirstBatch(AVERAGED_STEPS, {1: alone, **logged})
 
 
-def check(*, up_to: int = FITTED_UP_TO, priors: Priors | None = None, level: float = 0.9) -> list[Checked]:
+def check(*, up_to: int = FITTED_UP_TO, priors: Priors | None = None) -> list[Checked]:
     """Fit each framework, and predict every published row beyond."""
     checked = []
     for framework in published.FRAMEWORKS:
         model = fit_study(framework, up_to=up_to, priors=priors)
         checked += [
-            Checked(
-                framework, row.batch, row.workers, row.images_per_s, model.images_per_s(row.batch, row.workers, level)
-            )
+            Checked(framework, row.batch, row.workers, row.images_per_s, model.images_per_s(row.batch, row.workers))
             for row in published.throughput(framework)
             if row.workers > up_to
         ]

@@ -20,7 +20,7 @@ __all__ = ["LEVEL", "Columns", "FirstBatch", "Forecast", "Interval", "Model", "S
 
 Array = NDArray[np.float64]
 Draws = dict[str, Array]
-LEVEL = 0.9  # of every interval, unless told otherwise
+LEVEL = 0.9  # of every interval
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class Model:
         columns = {name: draws[:, None] for name, draws in self.draws.items()}
         return Columns(self.setting, [workers], self.first).step_s(columns, self.compute_s(batch)[:, None])[:, 0]
 
-    def images_per_s(self, batch: int, workers: int, level: float = LEVEL) -> Interval:
+    def images_per_s(self, batch: int, workers: int) -> Interval:
         """What a measurement would say, with its own scatter."""
-        return self.forecast(batch, workers, level).images_per_s
+        return self.forecast(batch, workers).images_per_s
 
-    def forecast(self, batch: int, workers: int, level: float = LEVEL) -> Forecast:
+    def forecast(self, batch: int, workers: int) -> Forecast:
         """The step, the speed, and the speed beside ``workers`` times that of one."""
         steps, alone = self.step_s(batch, workers), self.step_s(batch, 1)
         rng = np.random.default_rng(workers)
@@ -169,8 +169,8 @@ class Model:
         parts = Columns(self.setting, [workers]).parts(columns, self.compute_s(batch)[:, None])
 
         def interval(middle: Array, spread: Array) -> Interval:
-            low, high = np.quantile(spread, [(1 - level) / 2, (1 + level) / 2])
-            return Interval(float(np.median(middle)), float(low), float(high), level)
+            low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+            return Interval(float(np.median(middle)), float(low), float(high))
 
         return Forecast(
             workers=workers,

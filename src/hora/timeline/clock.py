@@ -78,7 +78,7 @@ def put_together(tracks: Sequence[Track]) -> list[ClockCorrection]:
     """
     _forget_unknown_arrivals(tracks)
     clocks = align(tracks)
-    times = [clock.at(op.first_us) for track, clock in zip(tracks, clocks, strict=True) for op in _all(track)]
+    times = [clock.at(op.first_us) for track, clock in zip(tracks, clocks, strict=True) for op in track.everything]
     start = min(times, default=0)
     clocks = [clock._replace(offset_us=clock.offset_us - start) for clock in clocks]
     for track, clock in zip(tracks, clocks, strict=True):
@@ -87,10 +87,6 @@ def put_together(tracks: Sequence[Track]) -> list[ClockCorrection]:
         _share_arrivals(tracks)
         _share_begins(tracks)
     return clocks
-
-
-def _all(track: Track) -> list[TimelineOperation]:
-    return [*track.operations, *track.unfinished]
 
 
 def _forget_unknown_arrivals(tracks: Sequence[Track]) -> None:
@@ -115,7 +111,7 @@ def _knows_arrivals(track: Track) -> bool:
 
 
 def _apply(track: Track, clock: ClockCorrection) -> None:
-    for operation in _all(track):
+    for operation in track.everything:
         operation.round += clock.shift
         operation.first_us = clock.at(operation.first_us)
         operation.ticks = {rank: clock.at(tick) for rank, tick in operation.ticks.items()}
@@ -129,13 +125,13 @@ def _share_arrivals(tracks: Sequence[Track]) -> None:
     """What one file says about a rank's arrival holds for all; a rank's own word counts most."""
     known: dict[tuple[str, int], dict[int, int]] = {}
     for track in tracks:
-        for op in _all(track):
+        for op in track.everything:
             said = known.setdefault((op.name, op.round), {})
             for rank, tick in op.ticks.items():
                 if rank == track.rank or rank not in said:
                     said[rank] = tick
     for track in tracks:
-        for op in _all(track):
+        for op in track.everything:
             op.ticks = known[op.name, op.round]
 
 

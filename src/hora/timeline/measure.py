@@ -108,7 +108,7 @@ def measure(tracks: Sequence[Track]) -> Numbers:
     >>> numbers.late[1].last, numbers.late[1].of, numbers.late[1].median_us, numbers.late[1].wait_us
     (5, 5, 60.0, 180)
     """
-    named = {rank for track in tracks for op in [*track.operations, *track.unfinished] for rank in op.ticks}
+    named = {rank for track in tracks for op in track.everything for rank in op.ticks}
     world = sorted(named | {track.rank for track in tracks})
     moved = {track.rank: batches(track.operations) for track in tracks}
     sizes = {id(op): batch.size for found in moved.values() for batch in found for op in batch.operations}

@@ -65,13 +65,13 @@ def events(tracks: Sequence[Track], clocks: Sequence[ClockCorrection]) -> Iterat
     """
     tids: dict[str, int] = {}
     for track in tracks:
-        for op in [*track.operations, *track.unfinished]:
+        for op in track.everything:
             tids.setdefault(op.name, len(tids) + 1)
     for track, clock in zip(tracks, clocks, strict=True):
         yield from _process(track, clock, tids)
         yield from _overview(track)
         cursor: dict[int, int] = {}
-        for op in sorted([*track.operations, *track.unfinished], key=lambda op: op.first_us):
+        for op in sorted(track.everything, key=lambda op: op.first_us):
             yield from _operation(track.rank, tids[op.name], op, cursor)
 
 
@@ -81,7 +81,7 @@ def _process(track: Track, clock: ClockCorrection, tids: dict[str, int]) -> Iter
     head = {"ph": "M", "pid": track.rank}
     yield {"name": "process_name", **head, "tid": 0, "args": args}
     yield {"name": "process_sort_index", **head, "tid": 0, "args": {"sort_index": track.rank}}
-    mine = {op.name for op in [*track.operations, *track.unfinished]}
+    mine = {op.name for op in track.everything}
     for label, tid in [("communication", 0), *((name, tids[name]) for name in tids if name in mine)]:
         yield {"name": "thread_name", **head, "tid": tid, "args": {"name": label}}
         yield {"name": "thread_sort_index", **head, "tid": tid, "args": {"sort_index": tid}}

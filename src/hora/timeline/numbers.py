@@ -82,6 +82,11 @@ class Fusion(msgspec.Struct, frozen=True, kw_only=True):
     per_step: float  # batches a step; all of them if there are no steps
     tiny_us: float  # what a tiny one takes, in the median
 
+    @property
+    def step_bytes(self) -> float:
+        """What moves in a step."""
+        return self.bytes / max(1, self.batches) * self.per_step
+
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One name."""

@@ -71,6 +71,11 @@ class Track(msgspec.Struct):
     full: bool = False  # it stopped at its limit
     generation: int = 1  # of an elastic job
 
+    @property
+    def everything(self) -> list[TimelineOperation]:
+        """Those that ended, then those that did not."""
+        return [*self.operations, *self.unfinished]
+
 
 def nbytes(dtype: str, shape: str) -> int:
     """The size of a tensor from the words of a timeline; -1 if they do not say.

@@ -146,7 +146,7 @@ def _moving(numbers: Numbers, own: list[RankTime]) -> list[TimelineFinding]:
     large = max(0.0, _mean(own, "exposed_us") - _mean(own, "exposed_wait_us") - copies - tiny - small)
     if _many_tiny(numbers):
         share = tiny + (_mean(own, "exposed_tiny_wait_us") if straggler(numbers) is None else 0.0)
-        needed = max(1, math.ceil(_step_bytes(numbers) / _FUSED_BYTES))
+        needed = max(1, math.ceil(fusion.step_bytes / _FUSED_BYTES))
         found.append(_tiny(numbers, share, share * max(0.0, 1 - needed / fusion.per_step)))
     else:
         small += tiny
@@ -217,14 +217,10 @@ def _tiny(numbers: Numbers, share: float, gain: float) -> TimelineFinding:
     )
 
 
-def _step_bytes(numbers: Numbers) -> float:
-    return numbers.fusion.bytes / max(1, numbers.fusion.batches) * numbers.fusion.per_step
-
-
 def _per_step(numbers: Numbers) -> str:
     if 2 * numbers.fusion.sized < numbers.fusion.batches:
         return f"{plural(numbers.fusion.per_step, 'batch', 'batches')} a step, of unknown size"
-    return f"{size_text(_step_bytes(numbers))} a step in {plural(numbers.fusion.per_step, 'batch', 'batches')}"
+    return f"{size_text(numbers.fusion.step_bytes)} a step in {plural(numbers.fusion.per_step, 'batch', 'batches')}"
 
 
 def _not_communication(own: list[RankTime]) -> TimelineFinding:

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from hora.errors import EnvironmentUnfit
+from hora.errors import EnvironmentUnfit, UsageError
 from hora.workloads.options import WorkloadOptions
 
 __all__ = ["WORKLOADS", "WorkloadOptions", "options_of", "train_of"]
@@ -27,11 +27,13 @@ WORKLOADS = {
 
 
 def options_of(name: str) -> type[WorkloadOptions]:
-    """The options of a workload. Imports no framework.
+    """The options of a workload. Imports no framework. Raises UsageError if there is none of that name.
 
     >>> options_of("mnist").of({}).batch
     100
     """
+    if name not in WORKLOADS:
+        raise UsageError(f"there is no workload {name!r}. It can be {', '.join(WORKLOADS)}.")
     found: type[WorkloadOptions] = importlib.import_module(f"hora.workloads.{name}.options").Options
     return found
 

@@ -13,7 +13,7 @@ from hora.engine import session
 from hora.errors import BadData, DamagedCheckpoint, EnvironmentUnfit, HoraError, UsageError
 from hora.ops.objects import allgather_object, broadcast_object
 
-__all__ = ["everywhere", "on_first", "same"]
+__all__ = ["everywhere", "on_first", "same", "say"]
 
 T = TypeVar("T")
 _KINDS = {kind.__name__: kind for kind in (UsageError, BadData, DamagedCheckpoint, EnvironmentUnfit)}
@@ -53,6 +53,13 @@ def on_first(function: Callable[..., T], *arguments: Any) -> T:
         raise _KINDS[kind](text)
     answer: T = result
     return answer
+
+
+def say(*lines: str) -> None:
+    """Print lines, on rank 0 only."""
+    if session.rank() == 0:
+        for line in lines:
+            print(line, flush=True)
 
 
 def same(facts: Mapping[str, Any]) -> None:

@@ -28,8 +28,8 @@ from hora.files import from_json, json_text, replacing
 from hora.wire.messages import Peer
 
 __all__ = [
-    "FILE", "Generation", "RunFile", "RunNote", "State", "earlier", "ending", "environment", "now", "read", "read_json",
-    "write_json",
+    "FILE", "Generation", "RunFile", "RunNote", "State", "cpu_model", "earlier", "ending", "environment", "now", "read",
+    "read_json", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -205,7 +205,7 @@ def environment() -> dict[str, Any]:
             continue
     host = {
         "hostname": socket.gethostname(),
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "cores": os.cpu_count() or 1,  # this process may be bound to some of them
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()}",
@@ -222,7 +222,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What the processor of this machine is called; its kind, on systems that do not name it."""
     try:
         found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -123,12 +123,10 @@ class Means:
         self.settle()
         if self._replicated:
             return self.sums()
-        everything: Sums = {}
+        everything = Means()
         for sums in allgather_object(self._sums, name="hora.means"):
-            for name, (total, count) in sums.items():
-                before, samples = everything.get(name, (0.0, 0))
-                everything[name] = before + total, samples + count
-        return everything
+            everything.add_sums(sums)
+        return everything.sums()
 
     def load_state(self, state: Mapping[str, tuple[float, int]]) -> None:
         """Go on from there: rank 0 carries what all had."""

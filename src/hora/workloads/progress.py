@@ -188,21 +188,31 @@ class ProgressLines(NoProgress):
             self.say(state().text())
 
 
-class ProgressMarks(NoProgress):
-    """Marked lines for the launcher, a few times a second."""
+class _Drawn(NoProgress):
+    """A state that is drawn a few times a second."""
 
-    def __init__(self) -> None:
-        self._last = 0.0
+    _last = 0.0
 
     def step(self, state: Callable[[], ProgressState], number: int) -> None:
         now = time.monotonic()
         if now - self._last >= _REDRAW_S:
             self._last = now
-            sys.stdout.flush()
-            os.write(sys.stdout.fileno(), encode(state()))
+            self.draw(state())
+
+    def draw(self, state: ProgressState) -> None:
+        """Draw it as it is now."""
+        raise NotImplementedError
 
 
-class ProgressBar(NoProgress):
+class ProgressMarks(_Drawn):
+    """Marked lines for the launcher."""
+
+    def draw(self, state: ProgressState) -> None:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), encode(state))
+
+
+class ProgressBar(_Drawn):
     """A bar that is drawn in its place."""
 
     def __init__(self, stream: Any = None) -> None:
@@ -217,17 +227,9 @@ class ProgressBar(NoProgress):
             self._room -= 21
         self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", total=1.0)
-        self._last = 0.0
         self._progress.start()
 
-    def step(self, state: Callable[[], ProgressState], number: int) -> None:
-        now = time.monotonic()
-        if now - self._last >= _REDRAW_S:
-            self._last = now
-            self.draw(state())
-
     def draw(self, state: ProgressState) -> None:
-        """Draw it as it is now."""
         self._progress.update(self._task, completed=state.done, description=state.short(self._room), refresh=True)
 
     def say(self, text: str) -> None:

@@ -33,12 +33,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import hora.torch as hvd
 from hora.data.loader import Loader
@@ -92,6 +93,14 @@ def checksum(tensors: Mapping[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
+class LabelledSet(Protocol):
+    """What can be validated on: samples by number, with their labels."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 class TorchRun(BaseRun):
     """One run of a workload. Made on all ranks together, when model and optimizer are as they shall be at the start.
 
@@ -143,9 +152,9 @@ class TorchRun(BaseRun):
         best_name: str = "",
     ) -> None:
         self.model, self.workers, self._model_field = model, workers, model_field
-        self._optimizer, self._rests = optimizer, rest
+        self._optimizers = optimizer if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
+        self._several, self._rests = isinstance(optimizer, Mapping), rest
         self._precision = Precision(options.precision, workers.device)
-        self._optimizers = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
         self._compression = compression if hasattr(compression, "load_state_dict") else None
         self._passes = 1
         self._forgetful: list[Loader[Any]] = []
@@ -158,7 +167,7 @@ class TorchRun(BaseRun):
         )  # fmt: skip
         if session.is_elastic():
             elastic.refuse(self)
-            self._elastic = elastic.RunState(self, dict(self._named()))
+            self._elastic = elastic.RunState(self, dict(self._optimizers))
 
     # ---- the loop ----
 
@@ -185,8 +194,22 @@ class TorchRun(BaseRun):
             self.workers.begin(self.step_number)
             yield list(zip(turns, taken, strict=True))
 
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: LabelledSet) -> dict[str, float]:
+        """Cross entropy and accuracy over all of a set, of which each process looks at its part."""
+        model.eval()
+        totals = torch.zeros(3, dtype=torch.float64)  # loss, correct, samples
+        for indices in self.shard(len(data), self.options.val_batch):
+            images, labels = (tensor.to(self.workers.device) for tensor in data.batch(indices))
+            with self.autocast():
+                scores = model(images).float()
+            loss = cross_entropy(scores, labels, reduction="sum")
+            totals += torch.tensor([loss.item(), (scores.argmax(1) == labels).sum().item(), len(labels)])
+        loss, correct, samples = hvd.allreduce(totals, op=hvd.Sum, name="validation").tolist()  # Hora 5
+        return {"loss": loss / samples, "accuracy": correct / samples}
+
     def _put_rate(self) -> None:
-        for optimizer in self._optimizers:
+        for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = self.lr
 
@@ -296,10 +319,6 @@ class TorchRun(BaseRun):
             found["parameters_sha256"] = checksum(self.model.state_dict())
         return found
 
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        several = self._optimizer
-        yield from several.items() if isinstance(several, Mapping) else [("optimizer", several)]
-
     # ---- keeping ----
 
     def _average(self) -> None:
@@ -309,12 +328,10 @@ class TorchRun(BaseRun):
         self.workers.separate()
 
     def _gathered(self) -> dict[str, Any]:
-        several = self._optimizer
+        states = {name: each.state_dict() for name, each in self._optimizers.items()}
         return {
             self._model_field: self.model.state_dict(),
-            "optimizer": {name: each.state_dict() for name, each in several.items()}
-            if isinstance(several, Mapping)
-            else several.state_dict(),
+            "optimizer": states if self._several else states["optimizer"],
             "workers": self.workers.state(),
             "scaler": self._precision.state(),
             "compression": hvd.allgather_object(self._compression.state_dict()) if self._compression else [],
@@ -341,11 +358,9 @@ class TorchRun(BaseRun):
 
     def _put_back(self, content: dict[str, Any]) -> bool:
         self.model.load_state_dict(content[self._model_field])
-        if isinstance(self._optimizer, Mapping):
-            for name, optimizer in self._optimizer.items():
-                optimizer.load_state_dict(content["optimizer"][name])
-        else:
-            self._optimizer.load_state_dict(content["optimizer"])
+        states = content["optimizer"] if self._several else {"optimizer": content["optimizer"]}
+        for name, optimizer in self._optimizers.items():
+            optimizer.load_state_dict(states[name])
         self._precision.load_state(content.get("scaler", {}))
         memories = content.get("compression", [])
         if self._compression is not None and len(memories) == hvd.size():

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.files import replacing
 
-__all__ = ["FILE", "RunRecord", "read_lines"]
+__all__ = ["FILE", "RunRecord", "decoded", "read_lines"]
+
+T = TypeVar("T")
 
 FILE = "metrics.jsonl"
 _WRITE_EVERY_S = 1.0
@@ -117,13 +120,20 @@ def read_lines(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
         data = (folder / FILE).read_bytes()
     except OSError:
         return steps, epochs
-    for line in data.splitlines():
-        try:
-            facts = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+    for facts in decoded(data.splitlines(), dict[str, Any]):
         (epochs if "epoch_s" in facts else steps).append(facts)
     return steps, epochs
+
+
+def decoded(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
+    """Lines of JSON that are whole; what a writer that was killed has torn is left out.
+
+    >>> list(decoded([b'{"step":1}', b'{"st'], dict[str, int]))
+    [{'step': 1}]
+    """
+    for line in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield msgspec.json.decode(line, type=kind)
 
 
 def _cut(path: Path, after_step: int) -> int:

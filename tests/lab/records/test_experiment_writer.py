@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trials are not run, only counted; one called 'stop' is interrupted."""
     ran: list[str] = []
 
-    def run(wanted: Trial, folder: Path, *, say: Callable[[str], None], look: object) -> TrialOutcome:
+    def run(wanted: Trial, folder: Path, *, look: object) -> TrialOutcome:
         ran.append(f"{wanted.name} in {folder.parent.name}")
         if wanted.name == "stop":
             raise KeyboardInterrupt

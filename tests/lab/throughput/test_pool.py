@@ -20,7 +20,6 @@ def test_images_per_s_are_those_of_all_workers() -> None:
 def test_the_limit_is_the_sum_over_ranks_however_fast_each_is() -> None:
     limit = Pool([outcome([0.1] * 5, workers=2, batch=8, ranks={1: 0.2})])
     assert math.isclose(limit.images_per_s.value, 8 / 0.1 + 8 / 0.2)
-    assert limit.rank_step_s == {0: 0.1, 1: 0.2}
 
 
 def test_failed_runs_are_left_out_and_a_point_without_a_good_one_has_a_state() -> None:
@@ -28,9 +27,5 @@ def test_failed_runs_are_left_out_and_a_point_without_a_good_one_has_a_state() -
     assert Pool([bad, outcome([0.1])]).images_per_s.value == 320.0
     nothing = Pool([bad])
     assert nothing.state == "out of memory" and nothing.facts()["images_per_s"] is None
-    assert not ratio(nothing.speed_draws, Pool([outcome([0.1])]).speed_draws).known
+    assert math.isnan(ratio(nothing.speed_draws, Pool([outcome([0.1])]).speed_draws).value)
     assert Pool([]).state == "not run"
-
-
-def test_the_best_run_is_the_fastest() -> None:
-    assert Pool([outcome([0.3] * 3), outcome([0.1] * 3), outcome([0.2] * 3)]).best().step_s.value == 0.1

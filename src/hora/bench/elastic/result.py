@@ -15,6 +15,7 @@ from hora.bench.drive import disturbance, machine
 from hora.bench.elastic import figures
 from hora.bench.elastic.job import Event, missing, run
 from hora.bench.elastic.worker import ElasticBenchPlan
+from hora.bench.plan import TRAININGS
 from hora.errors import WorkersFailed
 
 __all__ = ["LABELS", "ElasticFigure", "ElasticResult", "Line", "lines", "measure", "print_result"]
@@ -22,7 +23,8 @@ __all__ = ["LABELS", "ElasticFigure", "ElasticResult", "Line", "lines", "measure
 LABELS = {"hora": "Hora", "torchrun": "torchrun", "torchft": "torchft"}
 STATE_BYTES = 100 << 20
 _KILL_EVERY_S, _GOODPUT_EVERY_S = 2.0, 10.0
-_COST_STEPS = 150
+_COST_STEPS = {"resnet50": 40, "mnist": 150}
+_STOPS = 3
 
 
 class ElasticFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,14 +90,23 @@ def measure(
             if contender == "hora":
                 raise
             notes.append(f"{label} failed: {str(error).splitlines()[0]}")
-    progress("Hora: what commits cost without faults")
-    cost = {"hora": _cost(np, hosts)}
+    progress(f"Hora: {_STOPS} workers that are stopped")
+    plan = ElasticBenchPlan(np=np, every_s=_KILL_EVERY_S, stop=True)
+    stopped = figures.recoveries(run("hora", plan, _recovered(_STOPS), hosts=hosts, limit_s=30.0 * _STOPS))
+    costs = {}
+    for model in _COST_STEPS:
+        progress(f"Hora: what commits cost without faults, {TRAININGS[model].title}")
+        costs[model] = {"hora": _cost(model, np, hosts)}
     found = [
         Line(name="kill to the survivors' next finished step", unit="s", figures=recovery),
+        Line(name="the same if it is stopped (SIGSTOP)", unit="s", figures={"hora": _of(stopped)} if stopped else {}),
         Line(name="wait for a newcomer (Hora: with 100 MB of state)", unit="s", figures=joining),
         Line(name="committed steps lost", unit="", figures=lost),
         Line(name=f"goodput by live capacity, a kill every {_GOODPUT_EVERY_S:g} s", unit="%", figures=good),
-        Line(name="commits at every step, without faults: MNIST CNN", unit="%", figures=cost),
+        *(
+            Line(name=f"commits at every step, without faults: {TRAININGS[model].title}", unit="%", figures=cost)
+            for model, cost in costs.items()
+        ),
     ]
     versions = {"hora": __version__, "torch": str(torch.__version__)}
     return ElasticResult(
@@ -117,21 +128,25 @@ def _summarise(
 ) -> None:
     for target, seconds in ((recovery, figures.recoveries(events)), (joining, figures.joins(events))):
         if seconds:
-            ordered = sorted(seconds)
-            p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
-            target[contender] = ElasticFigure(value=statistics.median(ordered), p99=p99, count=len(ordered))
+            target[contender] = _of(seconds)
     lost[contender] = ElasticFigure(value=figures.lost_steps(events), count=sum(e.kind == "kill" for e in events))
 
 
-def _cost(np: int, hosts: str | None, rounds: int = 3) -> ElasticFigure:
+def _of(seconds: Sequence[float]) -> ElasticFigure:
+    ordered = sorted(seconds)
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
+    return ElasticFigure(value=statistics.median(ordered), p99=p99, count=len(ordered))
+
+
+def _cost(model: str, np: int, hosts: str | None, rounds: int = 3) -> ElasticFigure:
     """Percent that elastic training with a commit a step takes longer than training that is not elastic, by turns."""
     added = []
     for _ in range(rounds):
         medians = []
         for commit in (False, True):
-            plan = ElasticBenchPlan(np=min(np, 2), model="mnist", commit=commit, steps=_COST_STEPS)
+            plan = ElasticBenchPlan(np=min(np, 2), model=model, commit=commit, steps=_COST_STEPS[model])
             events = run("hora", plan, _all_finished(plan), hosts=hosts, limit_s=120.0)
-            medians.append(figures.step_s([e for e in events if e.step > _COST_STEPS // 5]))
+            medians.append(figures.step_s([e for e in events if e.step > plan.steps // 5]))
         added.append(100 * (medians[1] / medians[0] - 1) if medians[0] else 0.0)
     return ElasticFigure(value=statistics.median(added), count=rounds)
 

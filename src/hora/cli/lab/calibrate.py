@@ -14,20 +14,30 @@ __all__ = ["command"]
 @click.command("calibrate")
 @click.option(
     "--model", type=click.Choice(["resnet50", "mlp", "mnist"]), default="resnet50", show_default=True,
-    help="What is trained.",
+    help="Model to train.",
 )  # fmt: skip
 @click.option(
-    "-np", "--num-proc", "np", type=click.IntRange(2), default=2, show_default=True, help="Workers on this host."
+    "-np",
+    "--num-proc",
+    "np",
+    type=click.IntRange(2),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of workers, on this host.",
 )
-@click.option("--rounds", type=click.IntRange(3), default=11, show_default=True, help="Fewer are faster and less sure.")
+@click.option(
+    "--rounds", type=click.IntRange(3), default=11, show_default=True, metavar="N",
+    help="Rounds to measure; fewer are faster but less precise.",
+)  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("calibration.json"),
-    show_default=True, help="File for what was measured.",
+    show_default=True, help="File to write.",
 )  # fmt: skip
 def command(model: str, np: int, rounds: int, out: Path) -> None:
-    """Measure a step and this machine's communication, in about a minute, for 'hora plan --calibration FILE'.
+    """Measure the step time and the communication of this machine, for 'hora plan --calibration FILE'.
 
-    The network between hosts cannot be measured from one: give it to 'hora plan' as --link.
+    Takes about a minute. The network between hosts cannot be measured on one host: give it to 'hora plan' as --link.
     """
     from hora.files import write_json
     from hora.predict.calibrate import calibrate, estimate_s
@@ -41,9 +51,9 @@ def command(model: str, np: int, rounds: int, out: Path) -> None:
     for name, text in {
         "measured": found.about,
         "step": f"{time_text(found.compute_s)} of one worker with {found.batch} samples",
-        "gradients": f"{size_text(found.gradient_bytes)}, {share_text(found.exposed)} of moving them not hidden",
-        "inside a host": f"{rate_text(found.inside.bytes_per_s)}, {time_text(found.inside.latency_s)} a turn",
-        "scatter": f"{share_text(found.jitter)} of a step",
+        "gradients": f"{size_text(found.gradient_bytes)}, {share_text(found.exposed)} of the communication not hidden",
+        "inside a host": f"{rate_text(found.inside.bytes_per_s)}, {time_text(found.inside.latency_s)} latency",
+        "jitter": f"{share_text(found.jitter)} of a step",
     }.items():
         click.echo(f"{name:<14} {text}")
     click.echo(f"Wrote {out}. Now: hora plan --workers 32 --batch {found.batch} --calibration {out} --link 10gbit:50us")

@@ -15,13 +15,21 @@ __all__ = ["command"]
 
 @click.command("elastic")
 @click.argument("workload", default="mnist")
-@click.option("--workers", default="1:2", show_default=True, metavar="MIN:MAX", help="As --elastic of 'hora train'.")
-@click.option("--logical-workers", type=click.IntRange(1), metavar="V", help="Logical workers.  [default: MAX]")
-@click.option("--kills", type=click.IntRange(1), default=3, show_default=True, help="Workers killed in a run.")
-@click.option("--every", default="5s", show_default=True, metavar="S", help="Seconds between two kills.")
-@click.option("--seeds", default="1", show_default=True, metavar="N,…", help="A run for each; it chooses whom to kill.")
-@click.option("--spares", type=click.IntRange(0), default=0, show_default=True, help="Workers that are kept ready.")
-@click.option("--steps", type=click.IntRange(1), help="Steps of a run.  [default: as many as the kills take]")
+@click.option("--workers", default="1:2", show_default=True, metavar="MIN:MAX", help="As in 'hora train --elastic'.")
+@click.option("--logical-workers", type=click.IntRange(1), metavar="N", help="Logical workers.  [default: MAX]")
+@click.option(
+    "--kills", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Workers to kill per run."
+)
+@click.option("--every", default="5s", show_default=True, metavar="SECONDS", help="Time between two kills.")
+@click.option(
+    "--seeds", default="1", show_default=True, metavar="N,…", help="One run per seed, which decides whom to kill."
+)
+@click.option(
+    "--spares", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Standby workers to keep ready."
+)
+@click.option(
+    "--steps", type=click.IntRange(1), metavar="N", help="Steps per run.  [default: as many as the kills take]"
+)
 @experiment_flags()
 def command(
     workload: str,
@@ -34,10 +42,10 @@ def command(
     steps: int | None,
     lab: ExperimentFlags,
 ) -> None:
-    """Kill workers of WORKLOAD by plan, with SIGKILL, and compare with an undisturbed run.
+    """Kill workers of WORKLOAD while they train, with SIGKILL, and compare with an undisturbed run.
 
-    Says how long it took until steps were made again, how much of the time was used, and whether the parameters at the
-    end are the same to the bit.
+    Reports how long it took until training continued, how much of the time was spent training (goodput), and whether
+    the final parameters are bitwise the same.
     """
     from hora.lab.elastic import measure, show
     from hora.lab.show import console, fitted, titled
@@ -46,10 +54,10 @@ def command(
     options = lab.settings(workload)
     if lab.hosts or lab.hostfile is not None:
         raise UsageError(
-            "'hora lab elastic' kills workers of this host, and compares bits, which are equal on one host."
+            "'hora lab elastic' runs on this host only, where results are bitwise reproducible. Leave the hosts out."
         )
     if workload in ("gan3d", "synthetic"):
-        raise UsageError(f"{workload} cannot be elastic. It can be mnist, cifar10 or imagenet.")
+        raise UsageError(f"{workload} cannot be elastic. Use mnist, cifar10 or imagenet.")
     fewest, most = _range(workers)
     logical = logical_workers or most
     setup = measure.Setup(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from hora.cli.progress import say
 from hora.errors import EnvironmentUnfit, UsageError
-from hora.workloads import WORKLOADS, options_of
+from hora.workloads.settings import settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ def _keep_label(context: click.Context, parameter: click.Parameter, value: str |
 
 
 label_flag = click.option(
-    "--label", metavar="TEXT", expose_value=False, callback=_keep_label, help="A name for the list and the report."
+    "--label", metavar="TEXT", expose_value=False, callback=_keep_label, help="Name shown in lists and reports."
 )
 
 
@@ -58,7 +58,7 @@ class ExperimentFlags(NamedTuple):
 
         hosts, hostfile = self.hosts, self.hostfile
         if hosts and hostfile is not None:
-            raise UsageError(f"-H {hosts} and --hostfile {hostfile} both say where to run. Give one of them.")
+            raise UsageError(f"-H {hosts} and --hostfile {hostfile} both say where to run. Give only one.")
         allocation = None if hosts or hostfile is not None else find_allocation(env.environ())
         if allocation is not None:
             found = allocation.hosts
@@ -83,7 +83,7 @@ class ExperimentFlags(NamedTuple):
         """The folder that was asked for, whichever way."""
         out, resume = self.out, self.resume
         if out is not None and resume is not None and out != resume:
-            raise UsageError(f"--out {out} and --resume {resume} are two folders. Give one of them.")
+            raise UsageError(f"--out {out} and --resume {resume} are two folders. Give only one.")
         if resume is not None and not (resume / "experiment.json").exists():
             raise UsageError(
                 f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one."
@@ -102,7 +102,10 @@ class ExperimentFlags(NamedTuple):
             try:
                 yield book
             except KeyboardInterrupt:
-                say(f"hora: interrupted. What is done is kept; go on with the same command and --resume {book.folder}")
+                say(
+                    "hora: interrupted. Finished trials are kept; continue with the same command and "
+                    f"--resume {book.folder}"
+                )
                 raise
 
     def finish(self, book: ExperimentWriter, screen: Console) -> None:
@@ -120,18 +123,24 @@ def experiment_flags(*, sets: bool = True) -> Callable[[Callable[..., None]], Ca
     record."""
     folder = click.Path(file_okay=False, path_type=Path)
     options = [
-        click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too."),
-        click.option("--runs", type=folder, default=Path("runs"), show_default=True, help="Folder of all runs."),
-        click.option("--resume", type=folder, help="Continue the experiment in this folder; finished trials are kept."),
+        click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
+                     help="Also write the results to this file."),
+        click.option("--runs", type=folder, default=Path("runs"), show_default=True, metavar="DIR",
+                     help="Folder of all runs."),
+        click.option("--resume", type=folder, metavar="DIR",
+                     help="Continue the experiment in this folder; finished trials are kept."),
         label_flag,
-        click.option("--out", type=folder, help="Folder of the experiment.  [default: RUNS/lab/KIND-DATE-TIME]"),
+        click.option("--out", type=folder, metavar="DIR",
+                     help="Folder of this experiment.  [default: RUNS/lab/KIND-DATE-TIME]"),
         click.option(
-            "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any option of 'hora train', by its name there."
+            "--set", "sets", multiple=True, metavar="NAME=VALUE",
+            help="Option of 'hora train', such as lr=0.1; repeatable.",
         ),
-        click.option("--hostfile", "-hostfile", metavar="FILE", help="File with lines 'host slots=N', instead of -H."),
+        click.option("--hostfile", "-hostfile", metavar="FILE",
+                     help="File with one 'host slots=N' per line, instead of -H."),
         click.option(
             "-H", "--hosts", default="", metavar="h1:2,h2:2",
-            help="Hosts to run on.  [default: the allocation's, or this one]",
+            help="Hosts to run on.  [default: those of the allocation, or this host]",
         ),
     ]  # fmt: skip
     if not sets:
@@ -158,46 +167,14 @@ def numbers(text: str, flag: str) -> tuple[int, ...]:
     (1, 2, 4)
     >>> numbers("1,x", "--workers")
     Traceback (most recent call last):
-    hora.errors.UsageError: --workers 1,x: 'x' is not a number above 0. Give numbers with commas between, such as 1,2,4.
+    hora.errors.UsageError: --workers 1,x: 'x' is not a number above 0. Give comma-separated numbers, such as 1,2,4.
     """
     found: dict[int, None] = {}
     for part in text.split(","):
         word = part.strip()
         if not (word.isascii() and word.isdigit() and int(word)):
             raise UsageError(
-                f"{flag} {text}: {word!r} is not a number above 0. Give numbers with commas between, such as 1,2,4."
+                f"{flag} {text}: {word!r} is not a number above 0. Give comma-separated numbers, such as 1,2,4."
             )
         found[int(word)] = None
     return tuple(found)
-
-
-def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
-    """What --set gives, by field name, with the types that the workload's options have.
-
-    >>> settings("mnist", ["lr=0.01", "save-every=0", "overwrite=yes"])
-    {'lr': 0.01, 'save_every': 0.0, 'overwrite': True}
-    >>> settings("mnist", ["speed=9"])
-    Traceback (most recent call last):
-    hora.errors.UsageError: --set speed=9: mnist has no option 'speed'. See 'hora train mnist --help'.
-    """
-    import msgspec
-
-    if workload not in WORKLOADS:
-        raise UsageError(f"there is no workload {workload!r}. It can be {', '.join(WORKLOADS)}.")
-    hints = get_type_hints(options_of(workload), include_extras=True)
-    fields = {field.name for field in msgspec.structs.fields(options_of(workload))}
-    found: dict[str, Any] = {}
-    for text in sets:
-        word, equals, value = text.partition("=")
-        name = word.strip().lstrip("-").replace("-", "_")
-        if not equals:
-            raise UsageError(f"--set {text}: there is no value in it. Write NAME=VALUE, such as --set lr=0.1.")
-        if name not in fields:
-            raise UsageError(f"--set {text}: {workload} has no option {word!r}. See 'hora train {workload} --help'.")
-        if hints[name] is bool or get_args(hints[name])[:1] == (bool,):
-            value = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(value.lower(), value)
-        try:
-            found[name] = msgspec.convert(value, hints[name], strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"--set {text}: {error}. See 'hora train {workload} --help'.") from None
-    return found

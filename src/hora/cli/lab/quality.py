@@ -13,24 +13,35 @@ __all__ = ["command"]
 
 @click.command("quality")
 @click.argument("workload")
-@click.option("--workers", default="1,2,8,32", show_default=True, help="Numbers of workers; 1 is always run.")
+@click.option(
+    "--workers", default="1,2,8,32", show_default=True, metavar="N,…", help="Worker counts; 1 is always included."
+)
 @click.option(
     "--factors",
     default="naive,linear,stepping,gradual5,gradual10,reduced-batch",
-    show_default=True,
-    help="What to change, one at a time; also any warm-up of 'hora plan', such as iteration:2.",
+    metavar="NAME,…",
+    help="Factors to compare; also any warm-up of 'hora plan', such as iteration:2.  [default: all six above]",
 )
-@click.option("--seeds", default="1,2,3", show_default=True, help="Every run is repeated with each of them.")
-@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Of every run.  [default: the workload's]")
-@click.option("--minutes", default="", metavar="T[,T…]", help="Also say what is reached in so many minutes.")
+@click.option("--seeds", default="1,2,3", show_default=True, metavar="N,…", help="Repeat every run with each seed.")
+@click.option(
+    "--epochs",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Epochs per run.  [default: the workload's]",
+)
+@click.option("--minutes", default="", metavar="N,…", help="Also report what is reached within so many minutes.")
 @click.option(
     "--calibration",
     metavar="FILE|study",
-    help="For --minutes: predict the time of emulated workers, as 'hora plan'.",
+    help="For --minutes: predict the time of emulated workers, as in 'hora plan'.",
 )
-@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one per core]")
-@click.option("--threads", type=click.IntRange(1), help="Of each process.  [default: its share of the cores]")
-@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
+@click.option(
+    "--processes", type=click.IntRange(1), metavar="N", help="Most processes at once.  [default: one per core]"
+)
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Threads per process.  [default: its share of the cores]"
+)
+@click.option("--keep-models", is_flag=True, help="Keep the final model of each run.")
 @experiment_flags()
 def command(
     workload: str,
@@ -45,11 +56,11 @@ def command(
     keep_models: bool,
     lab: ExperimentFlags,
 ) -> None:
-    """Train WORKLOAD on one worker and on many, and say whether the model gets worse and which remedy helps.
+    """Train WORKLOAD on one worker and on many, and report whether the model gets worse and which factor helps.
 
-    Factors, one at a time: the rate of one worker kept (naive), scaled with the batch (linear), and that with a warm-up
-    (stepping, gradual5, gradual10) or with a quarter of the batch (reduced-batch). More workers
-    than cores are emulated.
+    Factors, one at a time: the learning rate of one worker is kept (naive), scaled with the global batch size (linear),
+    or scaled and combined with a warm-up (stepping, gradual5, gradual10) or a quarter of the batch size
+    (reduced-batch). If there are more workers than cores, they are emulated.
     """
     from hora.lab.quality import show
     from hora.lab.quality.conduct import check_data, result_text

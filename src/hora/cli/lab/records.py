@@ -12,7 +12,7 @@ from hora.errors import BadData, UsageError
 __all__ = ["compare_command", "list_command", "show_command"]
 
 _JSON = click.option(
-    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it here too."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results to this file."
 )
 _FOLDER = click.Path(path_type=Path)
 
@@ -20,18 +20,20 @@ _FOLDER = click.Path(path_type=Path)
 @click.command("list")
 @click.option(
     "--runs", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"), show_default=True,
-    help="Folder of all runs.",
+    metavar="DIR", help="Folder of all runs.",
 )  # fmt: skip
-@click.option("--kind", metavar="KIND", help="Only these: run, throughput, scaling, quality, sweep, study.")
+@click.option(
+    "--kind", metavar="KIND", help="Only one kind: run, throughput, scaling, quality, elastic, sweep or study."
+)
 @click.option("-n", "--number", type=click.IntRange(1), metavar="N", help="Only the N newest.")
 @_JSON
 def list_command(runs: Path, kind: str | None, number: int | None, json_file: Path | None) -> None:
-    """What was run, newest first: runs of 'hora train' below RUNS, and experiments wherever they are."""
+    """List what was run, newest first: runs of 'hora train' below --runs, and experiments in any folder."""
     from hora.lab.records import scan, show, summary
     from hora.lab.show import console
 
     if not runs.is_dir():
-        raise UsageError(f"there is no folder {runs}. Nothing was run from here yet, or give its folder with --runs.")
+        raise UsageError(f"there is no folder {runs}. Nothing was run here yet; for another folder, give --runs.")
     entries = [entry for entry in scan(runs) if kind in (None, entry.kind)]
     lines, problems = summary.lines_of(entries[-number:] if number else entries)
     show.print_list(console(), lines, runs)
@@ -42,7 +44,7 @@ def list_command(runs: Path, kind: str | None, number: int | None, json_file: Pa
 @click.argument("folder", type=_FOLDER)
 @_JSON
 def show_command(folder: Path, json_file: Path | None) -> None:
-    """A run or an experiment: configuration, environment, results; the end of its log if it failed."""
+    """Show a run or an experiment: configuration, environment, results; the end of its log if it failed."""
     from hora.lab.records import show
     from hora.lab.records.files import Experiment, open_any
     from hora.lab.show import console
@@ -67,7 +69,7 @@ def show_command(folder: Path, json_file: Path | None) -> None:
 @click.argument("folders", type=_FOLDER, nargs=-1, required=True)
 @_JSON
 def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
-    """What differs between runs, or experiments of one kind, and their results; ratios are to the first."""
+    """Show how runs, or experiments of one kind, differ in configuration and results; ratios are to the first."""
     from hora.lab.records import compare, show
     from hora.lab.records.files import RunFolder, open_any
     from hora.lab.show import console

@@ -17,19 +17,19 @@ __all__ = ["command"]
 @click.argument("runs", nargs=-1, metavar="[RUNS]…", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--out", "page", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"),
-    show_default=True, help="The page.",
+    show_default=True, help="HTML file to write.",
 )  # fmt: skip
 @click.option(
-    "--plots", "--figures", "plots", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the plots as SVG, PNG, PDF and CSV.  [default: beside the page, in NAME-plots]",
+    "--plots", "--figures", "plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Folder for the plots as SVG, PNG, PDF and CSV.  [default: NAME-plots, beside the page]",
 )  # fmt: skip
-@click.option("--title", default="", help="Of the page.  [default: that of the experiment]")
+@click.option("--title", default="", help="Title of the page.  [default: the experiment's]")
 def command(runs: tuple[Path, ...], page: Path, plots: Path | None, title: str) -> None:
-    """Put all that was measured on one page: the answer first, then plots, tables, methods.
+    """Write all results to one page: the answer first, then plots, tables and methods.
 
-    RUNS are folders of experiments or runs, or folders that hold such; also timelines, and what 'hora bench --json'
-    wrote. Without any it is the folder 'runs'. The page is one file and needs no network. What cannot be read is named
-    on it, and the exit code is then 2.
+    RUNS are folders of runs or experiments, or folders that contain them; also timelines, and files written by 'hora
+    bench --json'. The default is the folder 'runs'. The page is a single file and needs no network. What cannot be
+    read is named on it, and the exit code is then 2.
     """
     from hora.lab.report.write import write
 

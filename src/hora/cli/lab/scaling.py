@@ -18,31 +18,41 @@ __all__ = ["command"]
 @click.command("scaling")
 @click.argument("workload")
 @click.option("--workers", default="1,2", show_default=True, metavar="N,…", help="Worker counts; 1 is always measured.")
-@click.option("--weak", "chosen", flag_value="weak", help="The batch of each worker stays.  [default]")
-@click.option("--strong", "chosen", flag_value="strong", help="The batch of the job stays, and is divided.")
-@click.option("--both", "chosen", flag_value="both", help="Weak and strong, from the same worker alone.")
+@click.option("--weak", "chosen", flag_value="weak", help="Weak scaling: fixed batch size per worker.  [default]")
+@click.option("--strong", "chosen", flag_value="strong", help="Strong scaling: fixed global batch size.")
+@click.option("--both", "chosen", flag_value="both", help="Weak and strong scaling, from the same single worker.")
 @click.option(
-    "--batch", type=click.IntRange(1), help="Of each worker, or of the job if --strong.  [default: the workload's]"
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Batch size per worker; with --strong, global.  [default: the workload's]",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1),
-    help="Of each worker, however many there are.  [default: cores / the most workers of a machine]",
+    metavar="N",
+    help="Threads per worker, for all worker counts.  [default: cores / most workers per host]",
 )
-@click.option("--inter", type=click.IntRange(1), help="Threads of torch's inter-op pool.  [default: torch's]")
+@click.option(
+    "--inter", type=click.IntRange(1), metavar="N", help="Threads in PyTorch's inter-op pool.  [default: PyTorch's]"
+)
 @click.option(
     "--transport", type=click.Choice(["auto", "shm", "gloo", "mpi"]), default="auto", show_default=True,
-    help="What carries gradients.",
+    help="Transport for the gradients.",
 )  # fmt: skip
-@click.option("--strategies", default="hora", show_default=True, metavar="NAME,…", help="hora, ddp: who averages.")
-@click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
 @click.option(
-    "--pauses", is_flag=True, help="Measure validation and checkpoints too, in one more run of the largest job."
+    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="What averages gradients: hora, ddp."
+)
+@click.option("--steps", type=click.IntRange(10), default=60, show_default=True, metavar="N", help="Steps per run.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Runs per point, in turns."
+)
+@click.option(
+    "--pauses", is_flag=True, help="Also measure validation and checkpoints, in one more run of the largest job."
 )
 @click.option(
     "--try/--no-try", "try_advice", default=True, show_default=True,
-    help="Try the first advice in one more run, if options can follow it, and say what it gained.",
+    help="Try the first advice in one more run, if options can apply it, and report the gain.",
 )  # fmt: skip
 @experiment_flags()
 def command(
@@ -60,11 +70,11 @@ def command(
     try_advice: bool,
     lab: ExperimentFlags,
 ) -> None:
-    """Measure how WORKLOAD scales, and say what limits it, what to change and what that would gain.
+    """Measure how WORKLOAD scales, and report what limits it, what to change and what that would gain.
 
-    Every worker count is shown beside the limit, the same processes without communication, and in step, the same but
-    meeting once a step: by turns in the same processes, so that waiting and moving are separated. The verdict on the
-    largest also uses a short run with a timeline, and its first advice is tried.
+    For every worker count, the same processes are also measured without communication (the limit) and when they only
+    meet once a step (in step), in turns, so that waiting and moving data are told apart. The verdict on the largest
+    count also uses a short run with a timeline, and its first advice is tried.
     """
     from hora.lab.scaling import measure, show
     from hora.lab.scaling.series import series

@@ -16,15 +16,20 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("study")
-@click.option("--quick", is_flag=True, help="Fewer images, one seed, and of quality only 1 and 32 workers.")
+@click.option("--quick", is_flag=True, help="Fewer images, one seed; for quality only 1 and 32 workers.")
 @click.option(
-    "--data", type=_FOLDER, help="Folder of MNIST.  [default: data/mnist if it is there; if not, digits are generated]"
+    "--data",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Folder of MNIST.  [default: data/mnist if it exists, else generated digits]",
 )
 @click.option(
     "--strategies", default="hora,ddp", show_default=True, metavar="NAME,…",
-    help="Who averages gradients in experiments 1 to 3; those on quality are Hora's.",
+    help="What averages gradients in experiments 1 to 3; those on quality use Hora.",
 )  # fmt: skip
-@click.option("--processes", type=click.IntRange(1), help="At most so many at once.  [default: one per core]")
+@click.option(
+    "--processes", type=click.IntRange(1), metavar="N", help="Most processes at once.  [default: one per core]"
+)
 @experiment_flags(sets=False)
 def command(
     quick: bool,
@@ -35,8 +40,9 @@ def command(
 ) -> None:
     """Run the reference study's nine experiments in miniature, and answer its three questions beside its tables.
 
-    Throughput on as many workers as there are cores, more of them predicted; quality on up to 32, emulated. About five
-    minutes with --quick, three quarters of an hour without, on two free cores; what is done is kept if it is stopped.
+    Throughput is measured on as many workers as there are cores, and predicted for more; quality on up to 32 emulated
+    workers. On two free cores it takes about five minutes with --quick, and 45 minutes without. Finished trials are
+    kept if it is interrupted.
     """
     from hora.lab.show import console, fitted
     from hora.lab.study import show

@@ -21,20 +21,43 @@ __all__ = ["command"]
 @click.command("sweep")
 @click.argument("workload")
 @click.option("--grid", metavar="SPACE", help='Values to combine, such as "batch=32,64 lr=0.1,0.2".')
-@click.option("--tpe", type=click.IntRange(1), metavar="N", help="Try N points, proposed by TPE from those before.")
 @click.option(
-    "--range", "ranges", multiple=True, metavar="RANGE", help='For --tpe, such as "lr=0.01..1 log batch=32..256".'
+    "--tpe", type=click.IntRange(1), metavar="N", help="Try N points, each proposed by TPE from the results so far."
 )
-@click.option("--metric", help="What to compare by.  [default: val_accuracy; val_loss, images_per_s if there is none]")
-@click.option("--goal", type=click.Choice(["highest", "lowest"]), help="What is best.  [default: by the metric's name]")
-@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Of every run.  [default: the workload's]")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Of every run; may be swept too.")
-@click.option("--threads", type=click.IntRange(1), help="Of each worker.  [default: its share of the cores]")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of TPE's proposals.")
 @click.option(
-    "--task", type=click.IntRange(0), metavar="N", help="Only point N of --grid, from 0: a task of a job array."
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="RANGE",
+    help='Ranges for --tpe, such as "lr=0.01..1 log batch=32..256".',
 )
-@click.option("--keep-models", is_flag=True, help="Keep the model that each run ends with.")
+@click.option(
+    "--metric", metavar="NAME", help="Metric to compare by.  [default: val_accuracy, or else val_loss or images_per_s]"
+)
+@click.option(
+    "--goal", type=click.Choice(["highest", "lowest"]), help="Which value is best.  [default: by the metric's name]"
+)
+@click.option(
+    "--epochs",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Epochs per run.  [default: the workload's]",
+)
+@click.option(
+    "--workers", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    help="Workers per run; can be searched too.",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Threads per worker.  [default: its share of the cores]"
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Seed of TPE.")
+@click.option(
+    "--task",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Run only point N of --grid, counted from 0, as a task of a job array.",
+)
+@click.option("--keep-models", is_flag=True, help="Keep the final model of each run.")
 @experiment_flags()
 def command(
     workload: str,
@@ -51,11 +74,11 @@ def command(
     keep_models: bool,
     lab: ExperimentFlags,
 ) -> None:
-    """Train WORKLOAD with many configurations, and keep the table.
+    """Train WORKLOAD with many configurations, and show the results in a table.
 
-    Any option of 'hora train WORKLOAD' can be searched, by its name there, and the number of workers. What does not fit
-    into memory, diverges or fails is a line of the table; larger batches than one that did not fit are left out. With
-    --resume DIR a sweep continues where it was, whatever ended it.
+    Any option of 'hora train WORKLOAD' can be searched, under its name there, and so can the number of workers. Runs
+    that do not fit into memory, diverge or fail have a line in the table; batch sizes above one that did not fit are
+    skipped. With --resume DIR a sweep continues where it stopped, whatever the reason.
     """
     from hora.lab.quality.conduct import check_data, result_text
     from hora.lab.records.files import TRIALS
@@ -81,10 +104,12 @@ def command(
     search: Search
     space: tuple[Dimension, ...]
     if (grid is None) == (tpe is None):
-        raise UsageError("what is to be searched? Give --grid, or --tpe N with --range; one of them.")
+        raise UsageError("what is to be searched? Give one of them: --grid, or --tpe N with --range.")
     if grid is not None:
         if ranges:
-            raise UsageError("--range is for --tpe; a grid has values only. Put them into --grid, such as lr=0.1,0.2.")
+            raise UsageError(
+                "--range is for --tpe; a grid takes values only. Put them into --grid, such as lr=0.1,0.2."
+            )
         space = choices = parse_grid(workload, grid)
         for point in grid_points(choices):
             check_point(workload, fixed, point)
@@ -98,7 +123,7 @@ def command(
         search = Tpe(space, tpe or 0, highest=highest, seed=seed)
     swept = [dimension.name for dimension in space]
     if twice := sorted(set(swept) & set(fixed)):
-        raise UsageError(f"{twice[0]} is fixed and searched at once. Leave it out of one of them.")
+        raise UsageError(f"{twice[0]} is fixed and searched at the same time. Leave it out of one of them.")
     check_data(workload, fixed)
     title = f"{workload}: sweep over {', '.join(swept)}"
     options = {
@@ -128,10 +153,14 @@ def _one(setup: SweepSetup, search: Search, task: int, folder: Path | None) -> N
     from hora.lab.sweep.search import Grid
 
     if folder is None or not isinstance(search, Grid):
-        raise UsageError("--task is of a --grid whose tasks share a folder. Give both, and --out DIR.")
+        raise UsageError(
+            "--task runs one point of a --grid, whose tasks share a folder. Give --grid and --out DIR as well."
+        )
     points = list(search.points())
     if task >= len(points):
         raise UsageError(f"--task {task}: the grid has {len(points)} points, 0 to {len(points) - 1}. Give one of them.")
     name, point = points[task]
     outcome = trial.run(trial_of(setup, name, point), folder / TRIALS / name)
-    say(f"{task + 1}/{len(points)} {name}: {result_text(outcome)}; when all are done, the table: --resume {folder}")
+    say(
+        f"{task + 1}/{len(points)} {name}: {result_text(outcome)}; when all are done, --resume {folder} shows the table"
+    )

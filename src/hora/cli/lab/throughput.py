@@ -15,14 +15,20 @@ __all__ = ["command"]
 
 @click.command("throughput")
 @click.argument("workload")
-@click.option("--workers", default="1,2", show_default=True, metavar="N,…", help="Worker counts.")
-@click.option("--batch", metavar="N,…", help="Batches of each worker.  [default: the workload's]")
-@click.option("--threads", metavar="N,…", help="Threads of each worker.  [default: cores / workers]")
-@click.option("--inter", metavar="N,…", help="Threads of torch's inter-op pool.  [default: torch's]")
-@click.option("--transport", default="auto", show_default=True, metavar="NAME,…", help="auto, shm, gloo, mpi.")
-@click.option("--strategies", default="hora", show_default=True, metavar="NAME,…", help="hora, ddp: who averages.")
-@click.option("--steps", type=click.IntRange(10), default=60, show_default=True, help="Steps of a run.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each point, by turns.")
+@click.option("--workers", default="1,2", show_default=True, metavar="N,…", help="Worker counts to measure.")
+@click.option("--batch", metavar="N,…", help="Batch sizes per worker.  [default: the workload's]")
+@click.option("--threads", metavar="N,…", help="Threads per worker.  [default: cores / workers]")
+@click.option("--inter", metavar="N,…", help="Threads in PyTorch's inter-op pool.  [default: PyTorch's]")
+@click.option(
+    "--transport", default="auto", show_default=True, metavar="NAME,…", help="Transports: auto, shm, gloo, mpi."
+)
+@click.option(
+    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="What averages gradients: hora, ddp."
+)
+@click.option("--steps", type=click.IntRange(10), default=60, show_default=True, metavar="N", help="Steps per run.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Runs per point, in turns."
+)
 @experiment_flags()
 def command(
     workload: str,
@@ -36,10 +42,10 @@ def command(
     repeats: int,
     lab: ExperimentFlags,
 ) -> None:
-    """Measure images/s of WORKLOAD over worker counts, batch sizes, threads and transports.
+    """Measure the throughput of WORKLOAD, in images/s, by worker count, batch size, threads and transport.
 
-    Every point is shown beside its limit, the same processes without communication, measured in the same run. Figures
-    are of steady steps; the reference study's own formula is beside them.
+    Every point is shown beside its limit, the same processes without communication, measured in the same run.
+    Throughput is that of steady steps; the result of the reference study's own formula is beside it.
     """
     from hora.lab.show import console, fitted, wrapped
     from hora.lab.throughput import measure, show

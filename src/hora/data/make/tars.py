@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hora.data.make.generate import part_rng
+from hora.data.tar import add_member
 
 __all__ = ["DEVKIT", "LABELS", "TRAIN", "VAL", "pack"]
 
@@ -30,14 +31,14 @@ def pack(folder: Path, classes: Sequence[str], seed: int) -> None:
             inner = io.BytesIO()
             with tarfile.open(fileobj=inner, mode="w", format=tarfile.USTAR_FORMAT) as archive:
                 for path in sorted((folder / "train" / name).iterdir()):
-                    _add(archive, path.name, path.read_bytes())
-            _add(outer, f"{name}.tar", inner.getvalue())
+                    add_member(archive, path.name, path.read_bytes())
+            add_member(outer, f"{name}.tar", inner.getvalue())
     images = sorted((path.name, label, path) for label, name in enumerate(classes)
                     for path in (folder / "val" / name).iterdir())  # fmt: skip
     images = [images[place] for place in part_rng(seed, 3).permutation(len(images))]  # classes in no order, as there
     with tarfile.open(folder / VAL, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, (_, _, path) in enumerate(images, start=1):
-            _add(archive, f"ILSVRC2012_val_{number:08d}.JPEG", path.read_bytes())
+            add_member(archive, f"ILSVRC2012_val_{number:08d}.JPEG", path.read_bytes())
     (folder / LABELS).write_text("".join(f"{classes[label]}\n" for _, label, _ in images))
     _write_devkit(folder / DEVKIT, classes, [label for _, label, _ in images], seed)
 
@@ -57,15 +58,9 @@ def _write_devkit(path: Path, classes: Sequence[str], labels: Sequence[int], see
     writer.savemat(meta, {"synsets": synsets})
     truth = "".join(f"{numbers[label]}\n" for label in labels).encode()
     with open(path, "wb") as file, _gzipped(file) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        _add(archive, f"{_KIT}/ILSVRC2012_validation_ground_truth.txt", truth)
-        _add(archive, f"{_KIT}/meta.mat", meta.getvalue())
+        add_member(archive, f"{_KIT}/ILSVRC2012_validation_ground_truth.txt", truth)
+        add_member(archive, f"{_KIT}/meta.mat", meta.getvalue())
 
 
 def _gzipped(file: BinaryIO) -> gzip.GzipFile:
     return gzip.GzipFile(fileobj=file, mode="wb", mtime=0)  # the same bytes each time
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    archive.addfile(member, io.BytesIO(data))

@@ -13,7 +13,7 @@ import math
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from hora.files import replacing
 __all__ = ["FORMATS", "MOST_CLASSES", "Format", "Look", "class_name", "draw_texture", "looks", "make_textures"]
 
 Format = Literal["folder", "tfrecord", "tar", "cifar", "tars"]
-FORMATS = ("folder", "tfrecord", "tar", "cifar", "tars")
+FORMATS: tuple[Format, ...] = get_args(Format)
 MOST_CLASSES = 1000
 
 _REVISION = 1  # of what is drawn: data of another one is other data

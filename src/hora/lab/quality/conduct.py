@@ -6,12 +6,11 @@ import glob
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
-from hora.errors import BadData, UsageError
+from hora.errors import UsageError
 from hora.lab import trial as trials
 from hora.lab.quality.curves import learned
 from hora.lab.records import ExperimentWriter
+from hora.lab.records.files import TRIALS
 from hora.lab.trial import Trial, TrialOutcome
 from hora.text import duration_text
 from hora.workloads import options_of
@@ -55,16 +54,8 @@ def state_of(outcome: TrialOutcome) -> str:
 
 def conduct(book: ExperimentWriter, trial: Trial) -> TrialOutcome:
     """Run a trial, unless it was run before: one that diverged would do so again."""
-    return _diverged_before(book, trial) or book.run(trial)
-
-
-def _diverged_before(book: ExperimentWriter, trial: Trial) -> TrialOutcome | None:
-    try:
-        outcome = trials.load(book.folder / "trials" / trial.name)
-    except BadData:
-        return None
-    same = msgspec.json.encode(outcome.trial) == msgspec.json.encode(trial)
-    return outcome if same and has_diverged(outcome) else None
+    before = trials.kept(trial, book.folder / TRIALS / trial.name)
+    return before if before is not None and has_diverged(before) else book.run(trial)
 
 
 def result_text(outcome: TrialOutcome) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from hora.errors import UsageError
 from hora.schedule import parse_decay, parse_warmup
 from hora.schedule.decay import Decay
-from hora.workloads import WORKLOADS, WorkloadOptions, options_of
+from hora.workloads import WorkloadOptions, options_of
 
 __all__ = ["BASELINE", "FACTORS", "STUDY_EPOCHS", "Factor", "Recipe", "parse_factors", "scaled_decay"]
 
@@ -128,17 +128,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         Traceback (most recent call last):
         hora.errors.UsageError: --set warmup=gradual:2: that is what is changed here, factor by factor. Leave it ...
         """
-        if workload not in WORKLOADS:
-            raise UsageError(f"there is no workload {workload!r}. It can be {', '.join(WORKLOADS)}.")
+        kind = options_of(workload)
         for name in ("rule", "warmup", "seed", "emulate_workers"):
             if name in given:
                 raise UsageError(
                     f"--set {name}={given[name]}: that is what is changed here, factor by factor. Leave it out, and "
                     "see --factors, --workers and --seeds."
                 )
-        usual = options_of(workload).of({**given, "warmup": "none"})
+        usual = kind.of({**given, "warmup": "none"})
         chosen = usual.epochs if epochs is None else epochs
-        whole = options_of(workload).of({name: value for name, value in given.items() if name != "epochs"})
+        whole = kind.of({name: value for name, value in given.items() if name != "epochs"})
         decay = usual.decay
         if "decay" not in given:
             decay = str(scaled_decay(parse_decay(whole.decay), chosen / whole.epochs))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hora.lab import show
 from hora.lab.columns import value_text
-from hora.lab.show import Field, Row, titled
+from hora.lab.show import Field, Row, capital, titled
 from hora.terminal import caption
 
 __all__ = ["budgets", "print_findings", "table", "top1_text", "workers_text"]
@@ -96,4 +96,4 @@ def _how(row: Row) -> str:
 def print_findings(console: Console, findings: Sequence[Row]) -> None:
     """Each: what it is, in bold, and why below it."""
     for found in findings:
-        titled(console, f"{found['title'][0].upper()}{found['title'][1:]}.", found["what"], found["change"])
+        titled(console, f"{capital(found['title'])}.", found["what"], found["change"])

@@ -16,7 +16,12 @@ from hora.lab.quality.factors import BASELINE, FACTORS, Factor, Recipe
 from hora.lab.trial import Trial
 from hora.schedule import LearningRatePlan
 
-__all__ = ["FactorCase", "QualitySetup", "cells", "plan_of", "processes_for", "saving", "trial", "trials", "twins"]
+__all__ = [
+    "LONGEST_S", "FactorCase", "QualitySetup", "cells", "plan_of", "processes_for", "saving", "trial", "trials",
+    "twins",
+]  # fmt: skip
+
+LONGEST_S = 24 * 3600.0  # of a run that learns
 
 
 class FactorCase(NamedTuple):
@@ -38,7 +43,6 @@ class QualitySetup(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str = ""  # as -H takes them
     keep_models: bool = False
     samples: int = 0  # of an epoch; 0: not known
-    timeout_s: float = 24 * 3600.0
 
 
 def processes_for(workers: int, most: int) -> int:
@@ -127,7 +131,7 @@ def trial(setup: QualitySetup, cell: FactorCase, seed: int) -> Trial:
         options=options,
         threads_per_worker=setup.threads,
         hosts=setup.hosts,
-        timeout_s=setup.timeout_s,
+        timeout_s=LONGEST_S,
     )
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hora.lab.quality.spread import Difference, difference, mean, spread
+from hora.lab.show import capital
 
-__all__ = ["finding", "findings", "points_text", "score_text", "sure_text"]
+__all__ = ["finding", "findings", "gap_of", "points_text", "score_text", "sure_text"]
 
 Row = dict[str, Any]
 _MORE = "Run it with more --seeds: one shows what is ruinous, and no more"
@@ -89,7 +90,8 @@ def _largest(rows: Sequence[Row], factor: str) -> Row | None:
     return max((row for row in rows if row["factor"] == factor), key=lambda row: row["workers"], default=None)
 
 
-def _gap(row: Row, other: Row) -> Difference:
+def gap_of(row: Row, other: Row) -> Difference:
+    """How much better one row's best is than another's."""
     return difference(row["best_top1_seeds"], other["best_top1_seeds"])
 
 
@@ -106,7 +108,7 @@ def _word(gap: Difference) -> str:
 
 def _against(row: Row, base: Row, gap: Difference) -> str:
     more = "less" if gap.value < 0 else "more"
-    lost = f" {row['state'][0].upper()}{row['state'][1:]}; the mean is of the others." if row["state"] != "done" else ""
+    lost = f" {capital(row['state'])}; the mean is of the others." if row["state"] != "done" else ""
     return (
         f"{row['workers']} workers with {row['global_batch']:,} samples a step and a peak rate of {row['peak_lr']:.4g} "
         f"reach {score_text(row)}, one worker {score_text(base)}: {points_text(gap.value)} {more}, "
@@ -123,7 +125,7 @@ def _none(row: Row) -> dict[str, Any]:
 
 
 def _naive(row: Row, base: Row) -> dict[str, Any]:
-    gap = _gap(row, base)
+    gap = gap_of(row, base)
     change = (
         "Let the rate grow with the global batch (--rule linear)"
         if gap.value < 0
@@ -134,7 +136,7 @@ def _naive(row: Row, base: Row) -> dict[str, Any]:
 
 
 def _linear(row: Row, base: Row) -> dict[str, Any]:
-    gap = _gap(row, base)
+    gap = gap_of(row, base)
     loses = gap.value < 0 and (gap.beyond_chance or not gap.known)
     change = "Warm up to the large rate; see the warm-ups" if loses else "It needs no remedy here"
     change = change if gap.known else _MORE
@@ -144,11 +146,11 @@ def _linear(row: Row, base: Row) -> dict[str, Any]:
 
 def _remedy(row: Row, base: Row, linear: Row | None) -> dict[str, Any]:
     """A warm-up, or a smaller batch: against one worker, and against the linear rule alone."""
-    gap, kind = _gap(row, base), "reduced batch" if row["factor"] == "reduced-batch" else "warm-up"
+    gap, kind = gap_of(row, base), "reduced batch" if row["factor"] == "reduced-batch" else "warm-up"
     what = _against(row, base, gap)
     if linear is None:
         return finding(kind, f"{row['factor']} on {row['workers']} workers {_word(gap)} one worker", what, _keep(gap))
-    lost, gained = _gap(linear, base), _gap(row, linear)
+    lost, gained = gap_of(linear, base), gap_of(row, linear)
     beside = "more" if gained.value >= 0 else "less"
     what += (
         f" That is {points_text(gained.value)} {beside} than the linear rule alone ({score_text(linear)}), "

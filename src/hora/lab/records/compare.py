@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from hora.errors import UsageError
-from hora.lab.columns import column
+from hora.lab.columns import column, is_number
 from hora.lab.records.files import Experiment, RunFolder, state_of
-from hora.lab.records.words import best_of
+from hora.lab.records.words import PLACES, best_of
 
 __all__ = ["Comparison", "ComparisonRow", "compare"]
 
-_PLACES = ("out", "json", "resume", "overwrite", "data")
 _RUN_RESULTS = (
     "images_per_s", "images_per_s_study", "first_batch_s", "data_s", "cpu_share", "memory_bytes", "seconds",
     "steps", "epochs",
@@ -42,7 +41,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
         [1.0, 2.5, None]
         """
         first = self.values[0]
-        return [value / first if _is_number(value) and _is_number(first) and first else None for value in self.values]
+        return [value / first if is_number(value) and is_number(first) and first else None for value in self.values]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +93,7 @@ def _facts(record: RunFolder | Experiment) -> dict[str, Any]:
             facts |= {"transport": outcome.trial.transport, "independent": outcome.trial.independent}
     else:
         file = record
-    facts |= {f"options.{name}": value for name, value in file.options.items() if name not in _PLACES}
+    facts |= {f"options.{name}": value for name, value in file.options.items() if name not in (*PLACES, "data")}
     for group in ("versions", "host", "git"):
         facts |= {f"{group}.{name}": value for name, value in getattr(file, group).items()}
     return facts
@@ -165,7 +164,3 @@ def _key(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None and value == value and value != 0}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

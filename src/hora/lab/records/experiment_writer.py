@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,8 @@ class ExperimentWriter:
     """Set ``rows``, ``findings`` and ``notes`` as the experiment goes on; they are written after each trial, by
     ``write()``, and at the end."""
 
-    def __init__(self, folder: Path, content: Experiment, say: Callable[[str], None] = lambda line: None) -> None:
-        self.folder, self.content, self._say = folder, content, say
+    def __init__(self, folder: Path, content: Experiment) -> None:
+        self.folder, self.content = folder, content
         self.rows: list[dict[str, Any]] = []
         self.findings: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -60,7 +60,7 @@ class ExperimentWriter:
         folder, watcher = self.folder / TRIALS / name, self.progress
         try:
             look = None if watcher is None else partial(watcher.look, trial_, folder)
-            outcome = trial.run(trial_, folder, say=self._say, look=look)
+            outcome = trial.run(trial_, folder, look=look)
         finally:
             if watcher is not None:
                 watcher.stop()
@@ -89,8 +89,6 @@ def experiment(
     out: Path | None = None,
     runs: Path = Path("runs"),
     command: Sequence[str] | None = None,
-    *,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[ExperimentWriter]:
     """An experiment's folder (default: RUNS/lab/KIND-DATE-TIME), its line in the index, and its end: state "done";
     "interrupted" when the block ends with KeyboardInterrupt, "failed" with any other exception, which goes on.
@@ -100,7 +98,7 @@ def experiment(
     folder = _new_folder(runs, kind) if out is None else out
     with _alone_in(folder):
         content = _begin(folder, kind, title, options, command)
-        book = ExperimentWriter(folder, content, say)
+        book = ExperimentWriter(folder, content)
         book.notes = content.notes = []
         book.write()
         index.add(runs, index.IndexEntry(kind=kind, folder=str(folder.resolve()), title=title, started=content.started))

@@ -16,6 +16,7 @@ import msgspec
 from hora.errors import BadData, EnvironmentUnfit
 from hora.lab.records.files import EXPERIMENT, open_experiment, open_run
 from hora.workloads import folder as run_folder
+from hora.workloads.run_record import decoded
 
 __all__ = ["FILE", "IndexEntry", "add", "scan"]
 
@@ -78,14 +79,8 @@ def _lines(runs: Path) -> list[IndexEntry]:
         data = (runs / FILE).read_bytes()
     except OSError:
         return []
-    entries = []
-    for line in data.split(b"\n"):
-        try:
-            entry = msgspec.json.decode(line, type=IndexEntry)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # the last one of a writer that was killed
-        entries.append(msgspec.structs.replace(entry, folder=str(runs / entry.folder)))
-    return entries
+    entries = decoded(data.split(b"\n"), IndexEntry)
+    return [msgspec.structs.replace(entry, folder=str(runs / entry.folder)) for entry in entries]
 
 
 def _folders(runs: Path) -> list[Path]:

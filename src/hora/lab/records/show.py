@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rich.table import Table
 from hora import terminal
 from hora.errors import BadData
 from hora.lab import trial
-from hora.lab.columns import column, value_text
+from hora.lab.columns import column, is_number, value_text
 from hora.lab.records import generations
 from hora.lab.records.compare import Comparison
 from hora.lab.records.files import TRIALS, Experiment, RunFolder, state_of
@@ -231,7 +231,8 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = columns_of(rows)
-    made = table(*(f">{column(name).title}" if _is_number(name, rows) else column(name).title for name in names))
+    figures = [name for name in names if all(row.get(name) is None or is_number(row[name]) for row in rows)]
+    made = table(*(f">{column(name).title}" if name in figures else column(name).title for name in names))
     for row in rows:
         made.add_row(*(escape(value_text(name, row.get(name))) for name in names))
     return made
@@ -260,10 +261,6 @@ def columns_of(rows: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[st
             break
         shown.remove(name)
     return shown
-
-
-def _is_number(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    return all(isinstance(row.get(name), int | float | None) and not isinstance(row.get(name), bool) for row in rows)
 
 
 def _trials(out: Console, found: Experiment, folder: Path) -> list[str]:
@@ -377,11 +374,9 @@ def _pairs(out: Console, title: str, facts: Mapping[str, str]) -> None:
 
 def _say(out: Console, text: str, indent: int = 0, first: str | None = None, style: str = "") -> None:
     margin = " " * indent
-    for line in _folded(text, max(40, out.width), first if first is not None else margin, margin):
+    lines = textwrap.wrap(
+        text, max(40, out.width), initial_indent=first if first is not None else margin, subsequent_indent=margin,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+    for line in lines:
         out.print(line, markup=False, soft_wrap=True, style=style or None)
-
-
-def _folded(text: str, width: int, first: str, margin: str) -> Iterable[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
-    )

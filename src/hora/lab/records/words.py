@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-__all__ = ["best_of", "changed", "when", "worth"]
+__all__ = ["PLACES", "best_of", "changed", "when", "worth"]
 
-_PLACES = ("out", "json", "resume", "overwrite")  # of no importance for what comes out
+PLACES = ("out", "json", "resume", "overwrite")  # of no importance for what comes out
 # What a table or a comparison is about, most important first.
 _MERITS = (
     "best_top1", "best_val_accuracy", "best_val_top1", "val_accuracy", "efficiency", "images_per_s", "best_val_loss",
@@ -51,4 +51,4 @@ def changed(options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, A
     >>> changed({"batch": 64, "lr": 0.1, "out": "a"}, {"batch": 32, "lr": 0.1, "out": ""})
     {'batch': 64}
     """
-    return {name: value for name, value in options.items() if name not in _PLACES and usual.get(name) != value}
+    return {name: value for name, value in options.items() if name not in PLACES and usual.get(name) != value}

@@ -13,10 +13,10 @@ from hora.lab.records.files import state_of
 from hora.lab.report.gather import ReportedExperiment, ReportedRun, ReportInput
 from hora.lab.report.label import about, labels
 from hora.lab.report.speed import number
-from hora.lab.report.sweeps import varied
+from hora.lab.report.sweeps import metric_of, varied
 from hora.lab.scaling.show import headlines
 from hora.lab.scaling.waterfall import above_ideal
-from hora.lab.show import gain_text
+from hora.lab.show import capital, gain_text
 from hora.text import count_text, plural, share_text
 
 __all__ = ["ReportAnswer", "ReportFinding", "ReportSentence", "answer", "is_generated", "sentence"]
@@ -120,7 +120,7 @@ def sentence(text: str) -> str:
     >>> sentence("rank 1 is late"), sentence("Done.")
     ('Rank 1 is late.', 'Done.')
     """
-    return f"{text[:1].upper()}{text[1:]}".rstrip(". ") + "." if text else ""
+    return capital(text).rstrip(". ") + "." if text else ""
 
 
 def _experiment(measured: ReportedExperiment) -> list[str]:
@@ -240,7 +240,7 @@ def _elastic(measured: ReportedExperiment) -> list[str]:
 def _sweep(measured: ReportedExperiment) -> list[str]:
     rows = measured.experiment.rows
     best = next((row for row in rows if row.get("best")), None)
-    metric = str(measured.experiment.options.get("metric") or "val_accuracy")
+    metric = metric_of(measured)
     if best is None:
         return [f"none of {plural(len(rows), 'point')} ended well"]
     differ = {name: best.get(name) for name in varied(measured, rows, metric)}
@@ -320,7 +320,7 @@ def _finding(raw: Row, of: str, kind: str) -> ReportFinding:
             of=of,
         )
     return ReportFinding(
-        title=f"{title[:1].upper()}{title[1:]}",
+        title=capital(title),
         what=sentence(str(raw.get("what", ""))),
         change=sentence(change),
         gain=text,

@@ -10,6 +10,7 @@ from hora.lab.report import cells
 from hora.lab.report.charts import Axis, ChartPoint, Figure, lines
 from hora.lab.report.gather import ReportInput
 from hora.lab.report.section import Section
+from hora.lab.show import capital
 
 __all__ = ["benchmarks"]
 
@@ -25,8 +26,7 @@ def benchmarks(gathered: ReportInput) -> Section | None:
         return None
     figures, tables = [], []
     for place, (_, result) in enumerate(gathered.benches):
-        title = f"{TITLES.get(result.bench, result.bench)}, {result.np} workers"
-        title = title[:1].upper() + title[1:]
+        title = capital(f"{TITLES.get(result.bench, result.bench)}, {result.np} workers")
         if len([row for row in result.rows if row.bytes]) > 1:
             figures.append(_by_size(result, title, place))
         rows = [_row(result, row) for row in result.rows]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hora.lab.columns import column, value_text
+from hora.lab.columns import column, is_number, value_text
 from hora.lab.scaling.waterfall import above_ideal
 
 __all__ = ["Cell", "Head", "ReportTable", "table"]
@@ -95,7 +95,7 @@ def table(
     columns: list[Head] = []
     cells: list[list[Cell]] = [[] for _ in rows]
     for name in (name for name in shown if name not in alike):
-        number = all(_is_number(row.get(name)) for row in rows)
+        number = all(row.get(name) is None or is_number(row[name]) for row in rows)
         columns.append(Head(column(name).title, number))
         low, high = bounds.get(name, ("", ""))
         for line, row, mark in zip(cells, rows, marks, strict=True):
@@ -136,11 +136,8 @@ def _mark(row: Mapping[str, Any]) -> str:
     if "predicted" in (row.get("state"), row.get("how")):
         return "predicted"
     efficiency = row.get("efficiency")
-    return "above ideal" if row.get("above_ideal") or above_ideal(_float(efficiency)) else ""
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    too_much = isinstance(efficiency, int | float) and above_ideal(efficiency)
+    return "above ideal" if row.get("above_ideal") or too_much else ""
 
 
 def _is_found(name: str) -> bool:
@@ -161,7 +158,3 @@ def _alike(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str,
         return {}
     texts = {name: {value_text(name, row.get(name)) for row in rows} for name in names if name not in _ALWAYS}
     return {name: next(iter(said)) for name, said in texts.items() if len(said) == 1}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

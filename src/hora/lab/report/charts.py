@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 __all__ = [
+    "EPOCHS",
     "Axis",
     "ChartBar",
     "ChartPoint",
@@ -22,6 +23,7 @@ __all__ = [
     "Style",
     "WaterfallBar",
     "bars",
+    "by_count",
     "grid",
     "lines",
     "waterfall",
@@ -107,6 +109,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     wide: bool = False  # takes the whole width of the page
 
 
+EPOCHS = Axis("epoch", "~r", whole=True)
+
+
+def by_count(title: str, points: Sequence[ChartPoint]) -> Axis:
+    """An axis of counts, such as workers, which double from one to the next; with ticks at those that there are.
+
+    >>> by_count("workers", [ChartPoint("a", 4, 0), ChartPoint("a", 1, 0), ChartPoint("b", 4, 0)]).ticks
+    (1, 4)
+    """
+    return Axis(title, "d", "log", 2, ticks=tuple(sorted({point.x for point in points})))
+
+
 def keys_of(series: Sequence[str], quiet: Sequence[str] = (), shape: str = "") -> list[Key]:
     """A colour and a shape for every series, in order; those that are ``quiet`` are grey and dashed.
 
@@ -151,7 +165,6 @@ def lines(
     up = alt.Y("y:Q", title=y.title, scale=_scale(y), axis=_axis(y))
     colour = alt.Color("series:N", title=None, scale=_named(keys, "colour"))
     shape = alt.Shape("series:N", title=None, scale=_named(keys, "shape"))
-    dash = alt.StrokeDash("style:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=None)
     tip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q", title=x.title, format=x.format),
            alt.Tooltip("y:Q", title=y.title, format=y.format)]  # fmt: skip
     if any(math.isfinite(point.low) for point in points):
@@ -163,7 +176,7 @@ def lines(
         base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(
             y=alt.Y("low:Q", title=y.title, scale=_scale(y), axis=_axis(y)), y2="high:Q"
         ).transform_filter("isValid(datum.low)"),
-        base.mark_line(strokeWidth=2, interpolate="linear", strokeCap="round").encode(y=up, strokeDash=dash),
+        base.mark_line(strokeWidth=2, interpolate="linear", strokeCap="round").encode(y=up, strokeDash=_dash()),
         base.mark_point(filled=True, size=64 if dots else 160, opacity=1.0 if dots else 0.0)
         .encode(y=up, shape=shape, tooltip=tip).transform_filter("datum.dot && datum.style !== 'predicted'"),
     ]  # fmt: skip
@@ -211,7 +224,6 @@ def grid(
          "note": point.note}
         for panel, mine in panels.items() for point in mine if math.isfinite(point.y)
     ]  # fmt: skip
-    dash = alt.StrokeDash("style:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=None)
     base = alt.Chart().encode(
         x=alt.X("x:Q", title=x.title, scale=_scale(x, padding=6), axis=_axis(x, 3)),
         y=alt.Y("y:Q", title=y.title, scale=_scale(y), axis=_axis(y, 4)),
@@ -224,7 +236,7 @@ def grid(
         alt.Tooltip("y:Q", title=y.title, format=y.format),
     ]
     layer = alt.layer(
-        base.mark_line(strokeWidth=1.75, interpolate="linear", strokeCap="round").encode(strokeDash=dash),
+        base.mark_line(strokeWidth=1.75, interpolate="linear", strokeCap="round").encode(strokeDash=_dash()),
         base.mark_point(filled=True, size=120, opacity=0.0, clip=True).encode(tooltip=tip),
     ).properties(width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
     header = alt.Header(
@@ -234,12 +246,7 @@ def grid(
         facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns, data=alt.Data(values=rows),
         spacing={"row": 22, "column": 18},
     )  # fmt: skip
-    made = (
-        chart.add_params(alt.param("hidden", value=[]))
-        .transform_filter("indexof(hidden, datum.series) < 0")
-        .properties(autosize="pad")
-        .to_dict()
-    )
+    made = _hiding(chart).properties(autosize="pad").to_dict()
     return Figure(
         name=name,
         title=title,
@@ -390,14 +397,21 @@ def _named(keys: Sequence[Key], attribute: str) -> Any:
     return alt.Scale(domain=[key.series for key in keys], range=[getattr(key, attribute) for key in keys])
 
 
-def _spec(chart: Any, height: int = _HEIGHT) -> dict[str, Any]:
-    """As plain data; altair checks it against Vega-Lite's schema."""
+def _dash() -> Any:
+    """How a line is drawn that has a style."""
     import altair as alt
 
-    whole = (
-        chart.add_params(alt.param("hidden", value=[]))
-        .transform_filter("indexof(hidden, datum.series) < 0")
-        .properties(width="container", height=height)
-    )
-    made: Mapping[str, Any] = whole.to_dict()
+    return alt.StrokeDash("style:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=None)
+
+
+def _hiding(chart: Any) -> Any:
+    """The chart without the series that are hidden."""
+    import altair as alt
+
+    return chart.add_params(alt.param("hidden", value=[])).transform_filter("indexof(hidden, datum.series) < 0")
+
+
+def _spec(chart: Any, height: int = _HEIGHT) -> dict[str, Any]:
+    """As plain data; altair checks it against Vega-Lite's schema."""
+    made: Mapping[str, Any] = _hiding(chart).properties(width="container", height=height).to_dict()
     return {key: value for key, value in made.items() if key != "config"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hora.lab.report import cells, showers
-from hora.lab.report.charts import Axis, ChartPoint, Figure, Style, lines
+from hora.lab.report.charts import EPOCHS, Axis, ChartPoint, Figure, Style, lines
 from hora.lab.report.gather import ReportedRun, ReportInput
 from hora.lab.report.label import about
 from hora.lab.report.learning import run_names
@@ -69,10 +69,14 @@ def _named(run: str, series: str, runs: Sequence[ReportedRun]) -> str:
     return f"{run}: {series}" if len(runs) > 1 else series
 
 
-def _log(points: Sequence[ChartPoint]) -> bool:
-    """Whether the values span so much that small ones would lie on the axis."""
+def _by_epoch(name: str, title: str, points: Sequence[ChartPoint], value: str, caption: str) -> Figure | None:
+    """A plot over epochs; logarithmic if the values span so much that small ones would lie on the axis."""
+    if not points:
+        return None
     values = [point.y for point in points]
-    return min(values) > 0 and max(values) > 30 * min(values)
+    log = min(values) > 0 and max(values) > 30 * min(values)
+    axis = Axis(value, "~s", "log" if log else "linear")
+    return lines(name, title, points, EPOCHS, axis, caption=caption + (" The axis is logarithmic." if log else ""))
 
 
 def _losses(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
@@ -85,16 +89,7 @@ def _losses(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
         for line in ran.epochs
         if math.isfinite(value := number(line, prefix + key))
     ]
-    if not points:
-        return None
-    return lines(
-        "gan3d-losses",
-        "Losses",
-        points,
-        Axis("epoch", "~r", whole=True),
-        Axis("loss", "~s", "log" if _log(points) else "linear"),
-        caption="Solid: test, dashed: training." + (" The axis is logarithmic." if _log(points) else ""),
-    )
+    return _by_epoch("gan3d-losses", "Losses", points, "loss", "Solid: test, dashed: training.")
 
 
 def _result(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
@@ -105,16 +100,8 @@ def _result(names: Sequence[str], runs: Sequence[ReportedRun]) -> Figure | None:
         for line in ran.epochs
         if math.isfinite(value := number(line, key))
     ]
-    if not points:
-        return None
-    return lines(
-        "gan3d-result",
-        "Result, moments and profile",
-        points,
-        Axis("epoch", "~r", whole=True),
-        Axis("mean relative error", "~s", "log" if _log(points) else "linear"),
-        caption="Of generated showers against real ones." + (" The axis is logarithmic." if _log(points) else ""),
-    )
+    title, caption = "Result, moments and profile", "Of generated showers against real ones."
+    return _by_epoch("gan3d-result", title, points, "mean relative error", caption)
 
 
 def _row(name: str, ran: ReportedRun) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hora.errors import BadData
 from hora.files import from_json
 from hora.lab import trial as trials
 from hora.lab.records import Experiment, open_experiment, open_run
-from hora.lab.records.files import EXPERIMENT
+from hora.lab.records.files import EXPERIMENT, TRIALS
 from hora.lab.report.label import about, facts_of, labels
 from hora.lab.trial import TrialOutcome
 from hora.timeline import report as timeline
@@ -70,6 +70,10 @@ class ReportInput(msgspec.Struct, kw_only=True):
     @property
     def empty(self) -> bool:
         return not (self.experiments or self.runs or self.spent or self.benches)
+
+    def of_kind(self, kind: str) -> list[ReportedExperiment]:
+        """The experiments of a kind that have a table."""
+        return [each for each in self.experiments if each.experiment.kind == kind and each.experiment.rows]
 
     def all_runs(self) -> Iterator[ReportedRun]:
         """Those of experiments, then the others."""
@@ -148,12 +152,12 @@ def _experiment(folder: Path, found: ReportInput) -> None:
     except BadData as error:
         found.problems.append(str(error))
         # What its trials measured is still theirs.
-        for inner in sorted((folder / "trials").glob("*")):
+        for inner in sorted((folder / TRIALS).glob("*")):
             ran = _run(inner, inner.name, found)
             if ran is not None:
                 found.runs.append(ran)
         return
-    runs = [_run(folder / "trials" / name, name, found) for name in experiment.trials]
+    runs = [_run(folder / TRIALS / name, name, found) for name in experiment.trials]
     found.experiments.append(
         ReportedExperiment(folder=folder, experiment=experiment, runs=[ran for ran in runs if ran is not None])
     )

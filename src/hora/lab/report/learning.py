@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from hora.lab.columns import value_text
+from hora.lab.records.words import PLACES
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, ChartPoint, Figure, grid, lines
+from hora.lab.report.charts import EPOCHS, Axis, ChartPoint, Figure, by_count, grid, lines
 from hora.lab.report.gather import ReportedExperiment, ReportedRun, ReportInput
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
@@ -108,7 +109,7 @@ def _panels(name: str, title: str, panels: Mapping[str, Sequence[ChartPoint]], c
         name,
         title,
         panels,
-        Axis("epoch", "~r", whole=True),
+        EPOCHS,
         Axis("error (top-1)", ".0~%"),
         caption="All with the same axes." + (" In grey, one worker's validation." if one else ""),
         quiet=[_BASELINE],
@@ -160,13 +161,13 @@ def _by_factor(rows: Sequence[Row], before: int) -> Iterator[Figure]:
             for row in [*base, *mine]
             for epoch, error in zip(row["curve"]["epoch"], row["curve"]["val_error"], strict=False)
         ]
-        figure = _errors(
+        yield _errors(
             f"schedule-{before + 1}-{place + 1}",
             f"{factor}: validation error by number of workers",
             points,
             [_BASELINE],
+            caption="Curves that coincide have lost nothing to the larger batch.",
         )
-        yield msgspec.structs.replace(figure, caption="Curves that coincide have lost nothing to the larger batch.")
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -183,19 +184,26 @@ def _share(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _errors(name: str, title: str, points: Sequence[ChartPoint], quiet: Sequence[str] = ()) -> Figure:
-    many = len(points) > 160
+def _errors(
+    name: str,
+    title: str,
+    points: Sequence[ChartPoint],
+    quiet: Sequence[str] = (),
+    *,
+    x: Axis = EPOCHS,
+    top: int = 1,
+    caption: str = "Solid: validation, dashed: training.",
+) -> Figure:
     spread = any(math.isfinite(point.low) for point in points)
     return lines(
         name,
         title,
         points,
-        Axis("epoch", "~r", whole=True),
-        Axis("error (top-1)", ".1~%"),
-        caption="Solid: validation, dashed: training."
-        + (" Vertical lines: from the best to the worst seed." if spread else ""),
+        x,
+        Axis(f"error (top-{top})", ".1~%"),
+        caption=caption + (" Vertical lines: from the best to the worst seed." if spread else ""),
         quiet=quiet,
-        dots=not many,
+        dots=len(points) <= 160,
     )
 
 
@@ -281,22 +289,14 @@ def _curves_of_group(runs: Sequence[ReportedRun], before: int, several: bool) ->
     title += group_title(runs) if several else ""
     figures = [_errors(f"error-curves-{before + 1}-runs", title, points)]
     if any(math.isfinite(point.y) for point in top5):
-        figures.append(
-            lines(
-                f"error-curves-{before + 1}-runs-top5", f"{title}: top-5", top5, Axis("epoch", "~r", whole=True),
-                Axis("error (top-5)", ".1~%"), caption="Of validation.", dots=len(top5) <= 160,
-            )
-        )  # fmt: skip
+        file = f"error-curves-{before + 1}-runs-top5"
+        figures.append(_errors(file, f"{title}: top-5", top5, top=5, caption="Of validation."))
     if len(everything) >= _FEWEST_PANELS:
         figures.append(_grid_of_runs(everything[:_MOST_PANELS], before, group_title(runs) if several else ""))
     for drawn, word, axis in ((by_step, "step", Axis("step", "~s")), (by_time, "time", Axis("minutes", "~r"))):
         if len(chosen) > 1 and all(math.isfinite(point.x) for point in drawn):  # one run looks the same by either
-            figures.append(
-                lines(
-                    f"error-curves-{before + 1}-runs-by-{word}", f"{title}, by {word}", drawn, axis,
-                    Axis("error (top-1)", ".1~%"), caption="Of validation.", dots=len(drawn) <= 160,
-                )
-            )  # fmt: skip
+            file = f"error-curves-{before + 1}-runs-by-{word}"
+            figures.append(_errors(file, f"{title}, by {word}", drawn, x=axis, caption="Of validation."))
     return figures
 
 
@@ -314,7 +314,7 @@ def _grid_of_runs(runs: Sequence[ReportedRun], before: int, of: str) -> Figure:
 
 def run_names(runs: Sequence[ReportedRun]) -> list[str]:
     """By what differs in their options; by their folders if nothing does, or too much to be read."""
-    skipped = {"out", "json", "data", "overwrite", "resume"}
+    skipped = (*PLACES, "data")
     facts = []
     for ran in runs:
         given = ran.file.options if ran.file else ran.outcome.trial.options if ran.outcome else {}
@@ -364,13 +364,12 @@ def _against_one(rows: Sequence[Row], before: int) -> list[Figure]:
         for x in (min(p.x for p in points + study), max(p.x for p in points + study))
     ]
     everything = [*points, *zero, *study]
-    ticks = tuple(sorted({point.x for point in everything}))
     return [
         lines(
             f"against-one-worker-{before + 1}",
             "Best top-1 against one worker",
             everything,
-            Axis("workers", "d", "log", 2, ticks=ticks),
+            by_count("workers", everything),
             Axis("change in accuracy", "+.1%"),
             caption="Vertical lines are 95 % intervals over seeds. In grey, the study's 90 epochs of ImageNet.",
             quiet=[_BASELINE, *dict.fromkeys(point.series for point in study)],

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, ChartBar, ChartPoint, Figure, WaterfallBar, bars, lines, waterfall
+from hora.lab.report.charts import Axis, ChartBar, ChartPoint, Figure, WaterfallBar, bars, by_count, lines, waterfall
 from hora.lab.report.gather import ReportedExperiment, ReportedRun, ReportInput
 from hora.lab.report.label import labels
 from hora.lab.report.section import Section
@@ -145,8 +145,7 @@ def throughput(gathered: ReportInput) -> Section | None:
             leave_out=["error", *_RESOURCES],
             about=measured.about,
         )
-        for measured in gathered.experiments
-        if measured.experiment.kind == "throughput" and measured.experiment.rows
+        for measured in gathered.of_kind("throughput")
     ]
     words = [f"{text}." for text in compared([row for row in rows if row["kind"] == "throughput"])]
     return Section(anchor="throughput", title="Throughput", words=words, figures=figures, tables=tables)
@@ -172,7 +171,7 @@ def _by_workers(rows: Sequence[Row]) -> Figure:
         "throughput-by-workers",
         "Throughput by workers",
         points,
-        _workers_axis(points),
+        by_count("workers", points),
         Axis("images/s", ",.4~r", zero=True),
         caption=caption if limits else _INTERVALS if any(math.isfinite(p.low) for p in points) else "",
     )
@@ -183,12 +182,11 @@ def _by_batch(rows: Sequence[Row]) -> Figure:
         ChartPoint(name, number(row, "batch"), number(row, "images_per_s"), number(row, "low"), number(row, "high"))
         for name, row in named(rows, "workers", leave_out=["batch"])
     ]
-    batches = tuple(sorted({point.x for point in points}))
     return lines(
         "throughput-by-batch",
         "Throughput by batch size of a worker",
         points,
-        Axis("batch", "d", "log", 2, ticks=batches),
+        by_count("batch", points),
         Axis("images/s", ",.4~r", zero=True),
         caption=_INTERVALS,
     )
@@ -197,11 +195,6 @@ def _by_batch(rows: Sequence[Row]) -> Figure:
 def _note(row: Mapping[str, Any]) -> str:
     wait, step = number(row, "data_ms"), number(row, "step_ms")
     return f"{wait / step:.0%} of a step waits for data" if math.isfinite(wait) and step > 0 else ""
-
-
-def _workers_axis(points: Sequence[ChartPoint], scale: str = "log") -> Axis:
-    ticks = tuple(sorted({point.x for point in points}))
-    return Axis("workers", "d", "log" if scale == "log" else "linear", 2, ticks=ticks)
 
 
 # ---- scaling ----
@@ -263,10 +256,9 @@ def scaling(gathered: ReportInput) -> Section | None:
             ],
             about=measured.about,
         )
-        for measured in gathered.experiments
-        if measured.experiment.kind == "scaling" and measured.experiment.rows
+        for measured in gathered.of_kind("scaling")
     ]
-    ways = [way for measured in gathered.experiments for way in _ways(measured)]
+    ways = [way for measured in gathered.of_kind("scaling") for way in _ways(measured)]
     study = list(_published())
     words = [
         "Speed-up is images/s over those of one worker; efficiency is speed-up over workers. In grey, what the "
@@ -295,8 +287,6 @@ def _ways(measured: ReportedExperiment) -> Iterator[tuple[list[Figure], cells.Re
         row for row in measured.experiment.rows
         if row.get("waterfall") and row.get("state", "done") == "done" and row.get("strategy", "hora") == "hora"
     ]  # fmt: skip
-    if measured.experiment.kind != "scaling":
-        return
     modes = list(dict.fromkeys(row.get("mode") for row in rows))
     for mode in modes:
         mine = [row for row in rows if row.get("mode") == mode]
@@ -400,12 +390,11 @@ def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Fi
         for each in _limits(found)
     ]
     points += [ChartPoint(each.series, each.workers, each.value / each.workers, style="dashed") for each in study]
-    ticks = tuple(sorted({point.x for point in points}))
     return lines(
         "efficiency",
         "Efficiency",
         points,
-        Axis("workers", "d", "log", 2, ticks=ticks),
+        by_count("workers", points),
         Axis("speed-up / workers", ".0%", zero=any(point.y < 0.5 for point in points)),
         caption="100 % is ideal. "
         + ("What is above it is not to be believed. " if any(map(_believed, found)) else "")
@@ -423,13 +412,12 @@ def _node_figure(rows: Sequence[Row]) -> list[Figure]:
     ]
     if len({point.x for point in points}) < 2:
         return []
-    ticks = tuple(sorted({point.x for point in points}))
     return [
         lines(
             "efficiency-by-node",
             "Efficiency by node",
             points,
-            Axis("nodes", "d", "log", 2, ticks=ticks),
+            by_count("nodes", points),
             Axis("speed-up / nodes", ".0%", zero=any(point.y < 0.5 for point in points)),
             caption="Against one node full of workers. 100 % is ideal.",
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hora.lab.report import cells
-from hora.lab.report.charts import Axis, ChartPoint, Figure, Style, lines
+from hora.lab.report.charts import Axis, ChartPoint, Figure, Style, by_count, lines
 from hora.lab.report.gather import ReportInput
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
@@ -66,15 +66,15 @@ def _speed_ups(rows: Sequence[Row], place: int) -> list[Figure]:
         last = max((p for p in points if p.series == series and p.style == "solid"), key=lambda p: p.x, default=None)
         if last is not None:  # where the prediction begins
             points.append(last._replace(style="predicted", dot=False))
-    ticks = tuple(sorted({point.x for point in points}))
-    top = max(ticks)
+    workers = by_count("workers", points)
+    top = max(workers.ticks)
     points += [ChartPoint("ideal", at, at, style="dashed") for at in (1.0, top) if top > 1]
     return [
         lines(
             f"study-speed-up-{place + 1}",
             "Speed-up, here and in the study",
             points,
-            Axis("workers", "d", "log", 2, ticks=ticks),
+            workers,
             Axis("times one worker", "~r", "log", 2),
             quiet=["ideal", *dict.fromkeys(quiet)],
         )

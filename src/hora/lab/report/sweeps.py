@@ -14,7 +14,7 @@ from hora.lab.report.label import labels
 from hora.lab.report.section import Section
 from hora.lab.report.speed import number
 
-__all__ = ["sweep", "varied"]
+__all__ = ["metric_of", "sweep", "varied"]
 
 _MOST_TICKS = 8
 
@@ -23,12 +23,9 @@ def sweep(gathered: ReportInput) -> Section | None:
     """The points of sweeps: a table, and the metric by the option with the most values."""
     tables: list[cells.ReportTable] = []
     figures: list[Figure] = []
-    for measured in gathered.experiments:
-        if measured.experiment.kind == "sweep" and measured.experiment.rows:
-            tables.append(
-                cells.table(measured.experiment.rows, measured.name, leave_out=["error"], about=measured.about)
-            )
-            figures += [*_metric_figure(measured, len(figures)), *_choices_figure(measured)]
+    for measured in gathered.of_kind("sweep"):
+        tables.append(cells.table(measured.experiment.rows, measured.name, leave_out=["error"], about=measured.about))
+        figures += [*_metric_figure(measured, len(figures)), *_choices_figure(measured)]
     return Section(anchor="sweep", title="Sweep", figures=figures, tables=tables) if tables else None
 
 
@@ -52,10 +49,22 @@ def varied(measured: ReportedExperiment, rows: Sequence[Mapping[str, Any]], metr
     return [name for name in map(str, names) if name not in results and len({str(row.get(name)) for row in rows}) > 1]
 
 
+def metric_of(measured: ReportedExperiment) -> str:
+    """What the points of a sweep are compared by."""
+    return str(measured.experiment.options.get("metric") or "val_accuracy")
+
+
+def _metric_axis(metric: str) -> Axis:
+    return Axis(column(metric).title, ".1%" if "accuracy" in metric or "top" in metric else "~s")
+
+
+def _done(measured: ReportedExperiment) -> list[dict[str, Any]]:
+    return [row for row in measured.experiment.rows if row.get("state", "done") == "done"]
+
+
 def _choices_figure(measured: ReportedExperiment) -> list[Figure]:
     """The best of each choice that is a word, such as the optimizer, with what it was reached with."""
-    rows = [row for row in measured.experiment.rows if row.get("state", "done") == "done"]
-    metric = str(measured.experiment.options.get("metric") or "val_accuracy")
+    rows, metric = _done(measured), metric_of(measured)
     best = max if measured.experiment.options.get("highest", True) else min
     figures = []
     for name in measured.experiment.options.get("swept") or ():
@@ -67,17 +76,15 @@ def _choices_figure(measured: ReportedExperiment) -> list[Figure]:
         for choice in choices:
             row = best((row for row in known if row[name] == choice), key=lambda row: number(row, metric))
             parts.append(ChartBar(choice, column(metric).title, number(row, metric), note=str(row.get("trial", ""))))
-        share = "accuracy" in metric or "top" in metric
-        axis = Axis(column(metric).title, ".1%" if share else "~s")
         caption = "The best run of each."
         title = f"Best {column(metric).title} by {column(name).title}"
-        figures.append(bars(f"sweep-{measured.folder.name}-{name}", title, parts, axis, caption=caption))
+        file = f"sweep-{measured.folder.name}-{name}"
+        figures.append(bars(file, title, parts, _metric_axis(metric), caption=caption))
     return figures
 
 
 def _metric_figure(measured: ReportedExperiment, before: int) -> list[Figure]:
-    rows = [row for row in measured.experiment.rows if row.get("state", "done") == "done"]
-    metric = str(measured.experiment.options.get("metric") or "val_accuracy")
+    rows, metric = _done(measured), metric_of(measured)
     swept = varied(measured, rows, metric)
     numeric = [
         name for name in swept if all(math.isfinite(number(row, name)) and number(row, name) > 0 for row in rows)
@@ -93,7 +100,6 @@ def _metric_figure(measured: ReportedExperiment, before: int) -> list[Figure]:
         for name, row in zip(names, rows, strict=True)
     ]
     ticks = tuple(sorted(set(values))) if len(set(values)) <= _MOST_TICKS else ()
-    share = "accuracy" in metric or "top" in metric
     return [
         lines(
             f"sweep-{before + 1}",
@@ -106,6 +112,6 @@ def _metric_figure(measured: ReportedExperiment, before: int) -> list[Figure]:
                 ticks=ticks,
                 nice=False,
             ),
-            Axis(column(metric).title, ".1%" if share else "~s"),
+            _metric_axis(metric),
         )
     ]

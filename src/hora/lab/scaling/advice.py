@@ -16,6 +16,7 @@ from hora.lab.throughput.pool import Pool, ratio
 from hora.lab.trial import Trial
 from hora.text import share_text
 from hora.timeline.verdict import TimelineFinding
+from hora.workloads.settings import settings
 
 __all__ = ["told", "trial_of", "worth_trying"]
 
@@ -41,8 +42,7 @@ def trial_of(job: GridSetup, point: GridPoint, follow: str, whole_batch: int) ->
     """
     match follow.split():
         case ["--set", setting]:
-            name, _, value = setting.partition("=")
-            job = msgspec.structs.replace(job, options={**job.options, name: int(value) if value.isdigit() else value})
+            job = msgspec.structs.replace(job, options={**job.options, **settings(job.workload, [setting])})
         case ["--batch", size]:
             point = msgspec.structs.replace(point, batch=int(size))
         case ["--transport", name]:

@@ -24,7 +24,7 @@ from hora.lab.trial.turns import meeting_s
 from hora.timeline.report import TimelineReport
 from hora.timeline.verdict import TimelineFinding
 
-__all__ = ["Evidence", "HostTraffic", "Pauses", "RunConditions", "divide"]
+__all__ = ["Evidence", "HostTraffic", "Pauses", "RunConditions", "divide", "known"]
 
 
 class RunConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,11 +139,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         hosts, moving = self.place.hosts, self.share("moving", "communication")
         if hosts < 2 or not math.isfinite(self.gradient_bytes) or moving <= 0:
             return None
-        share = max(0.0, moving - (self.latency if math.isfinite(self.latency) else 0.0))
+        share = max(0.0, moving - known(self.latency))
         seconds = share * self.total_s
         sent = 2 * (hosts - 1) / hosts * self.gradient_bytes  # a ring's
-        known = self.bytes_per_s * sent / self.gradient_bytes if math.isfinite(self.bytes_per_s) else sent / seconds
-        return HostTraffic(bytes=sent, mbit_per_s=8e-6 * known, seconds=seconds, share=share) if seconds > 0 else None
+        rate = self.bytes_per_s * sent / self.gradient_bytes if math.isfinite(self.bytes_per_s) else sent / seconds
+        return HostTraffic(bytes=sent, mbit_per_s=8e-6 * rate, seconds=seconds, share=share) if seconds > 0 else None
 
 
 def divide(
@@ -172,20 +172,20 @@ def divide(
     if not job.good or not alone.good or not whole.good:
         return None
     shrunk = place.workers if place.mode == "strong" else 1
-    step, data = job.step_draws, _zero(job.data_s)
-    at_job, at_alone = step - data, alone.step_draws - _zero(alone.data_s)
-    at_ideal = (whole.step_draws - _zero(whole.data_s)) / shrunk
+    step, data = job.step_draws, known(job.data_s)
+    at_job, at_alone = step - data, alone.step_draws - known(alone.data_s)
+    at_ideal = (whole.step_draws - known(whole.data_s)) / shrunk
     at_limit = at_slowest = at_step = np.full(1, math.nan)
     slow, slowest_s, typical_s = None, 0.0, 0.0
     if limit.good:
         slow, slowest_s, typical_s = _ranks(_medians(limit))
         first = float(limit.step_draws[0])
-        at_limit = limit.step_draws * typical_s / first - _zero(limit.data_s)
-        at_slowest = limit.step_draws * slowest_s / first - _zero(limit.data_s)
+        at_limit = limit.step_draws * typical_s / first - known(limit.data_s)
+        at_slowest = limit.step_draws * slowest_s / first - known(limit.data_s)
     meeting = math.nan
     if in_step is not None and in_step.good:
         meeting = statistics.median(meeting_s(outcome) for outcome in in_step.good)
-        at_step = in_step.step_draws - _zero(in_step.data_s) - _zero(meeting)
+        at_step = in_step.step_draws - known(in_step.data_s) - known(meeting)
     paused = pauses.validation_step_s + pauses.save_step_s if pauses is not None else math.nan
     levels = Levels(
         ideal=float(at_ideal[0]) if place.mode == "strong" else float(at_alone[0]),
@@ -196,7 +196,7 @@ def divide(
         data=data,
         pauses=paused,
     )
-    total = step + _zero(paused)
+    total = step + known(paused)
     fusion = report.numbers.fusion if report else None
     return Evidence(
         place=place,
@@ -221,7 +221,7 @@ def divide(
         pauses=pauses,
         timeline=tuple(report.findings) if report else (),
         arrivals_known=report is not None and report.numbers.arrivals_known,
-        gradient_bytes=fusion.bytes / max(1, fusion.batches) * fusion.per_step if fusion and fusion.sized else math.nan,
+        gradient_bytes=fusion.step_bytes if fusion and fusion.sized else math.nan,
         batches=fusion.per_step if fusion else math.nan,
         bytes_per_s=_rate(report),
     )
@@ -232,7 +232,7 @@ def _rate(report: TimelineReport | None) -> float:
     if report is None or not report.numbers.ranks or not report.numbers.fusion.sized:
         return math.nan
     fusion, first = report.numbers.fusion, report.numbers.ranks[0]
-    moved = fusion.bytes / max(1, fusion.batches) * fusion.per_step * first.steps
+    moved = fusion.step_bytes * first.steps
     return 1e6 * moved / first.move_us if moved and first.move_us else math.nan
 
 
@@ -261,10 +261,6 @@ def _ranks(step_s: dict[int, float]) -> tuple[int, float, float]:
 def _share(draws: Draws) -> Estimate:
     """A part of the step; what came out negative is chance, and nothing. Not known if it was not measured."""
     return estimate(np.clip(draws, 0.0, 1.0)) if np.isfinite(draws[0]) else Estimate()
-
-
-def _zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
 
 
 def known(value: float, otherwise: float = 0.0) -> float:

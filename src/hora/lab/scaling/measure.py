@@ -17,7 +17,7 @@ from hora.lab.scaling.verdict import faster, findings
 from hora.lab.throughput.cores import FullestHost, cores, physical_cores, workers_per_host
 from hora.lab.throughput.grid import GridPoint, GridSetup
 from hora.lab.throughput.measure import Say, TrialRunner, methods
-from hora.lab.throughput.pool import Pool, plain, ratio
+from hora.lab.throughput.pool import Pool, plain, ratio, with_ends
 from hora.lab.throughput.strategies import compared
 from hora.lab.trial import SPEED_ONLY, Trial, TrialOutcome, turns
 from hora.launch.planning.hosts import parse_hosts
@@ -105,8 +105,7 @@ def _take(pools: dict[tuple[GridPoint, str], Pool], point: GridPoint, outcome: T
     else:
         found = {"limit" if trial.independent else "together": outcome}
     for mode, one in found.items():
-        before = pools[point, mode].outcomes if (point, mode) in pools else []
-        pools[point, mode] = Pool([*before, one])
+        pools[point, mode] = pools.get((point, mode), Pool([])).and_one(one)
 
 
 def _without_saving(job: GridSetup) -> GridSetup:
@@ -161,12 +160,8 @@ def _rows(job: GridSetup, series: Series, pools: Pools, extra: _Extra | None = N
                 "transport": point.transport,
                 "strategy": series.strategy,
                 "images_per_s": None,  # its place is here; it comes with the facts
-                "speed_up": plain(speed_up.value),
-                "speed_up_low": plain(speed_up.low),
-                "speed_up_high": plain(speed_up.high),
-                "efficiency": plain(efficiency.value),
-                "efficiency_low": plain(efficiency.low),
-                "efficiency_high": plain(efficiency.high),
+                **with_ends("speed_up", speed_up),
+                **with_ends("efficiency", efficiency),
                 "ideal_images_per_s": plain(point.workers * base.images_per_s.value),
                 "limit_images_per_s": plain(limit.images_per_s.value),
                 "limit_efficiency": plain(ratio(limit.speed_draws, base.speed_draws, 1 / point.workers).value),

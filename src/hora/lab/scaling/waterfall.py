@@ -38,7 +38,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ABOVE", "PARTS", "Levels", "Part", "above_ideal", "efficiency", "lost", "parts"]
+__all__ = ["ABOVE", "PARTS", "Levels", "Part", "above_ideal", "lost", "parts"]
 
 PARTS = {
     "computing": "computing, as one worker alone",
@@ -110,11 +110,6 @@ def parts(levels: Levels) -> list[Part]:
 def lost(found: Sequence[Part], *names: str) -> float:
     """The share of these parts together; what was not measured counts for nothing."""
     return sum(part.share for part in found if part.part in names and math.isfinite(part.share))
-
-
-def efficiency(found: Sequence[Part]) -> float:
-    """What is left of ideal, one worker's waiting for data being no part of that."""
-    return lost(found, "computing")
 
 
 def above_ideal(value: float | None) -> bool:

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hora.lab.quality.spread import Difference, difference
-from hora.lab.quality.verdict import finding, points_text, score_text, sure_text
+from hora.lab.quality.verdict import finding, gap_of, points_text, score_text, sure_text
 from hora.lab.study.published import QUALITY, baseline_top1, published_quality, speed_up
 from hora.predict.published import throughput
 
@@ -100,7 +99,7 @@ def _naive(rows: Sequence[Row]) -> tuple[str, str, str]:
     base, row = _row(rows, 5, 1), _largest(rows, 4)
     if base is None or row is None:
         return "not answered: its runs are not done", "nothing was measured", study
-    gap, alone = _gap(row, base), _row(rows, 4, 1)
+    gap, alone = gap_of(row, base), _row(rows, 4, 1)
     beside = f"; one worker at that rate {score_text(alone)}" if alone else ""
     lost = points_text(gap.value)
     title = f"on {row['workers']} workers it costs {lost if gap.value < 0 else f'nothing ({lost} more)'}"
@@ -126,7 +125,7 @@ def _remedies(rows: Sequence[Row]) -> tuple[str, str, str]:
     words = [_back(naive, linear, base)]
     if others:
         best = max(others, key=lambda row: row["best_top1"])
-        gained, still = _gap(best, linear), _gap(best, base)
+        gained, still = gap_of(best, linear), gap_of(best, base)
         less = f"{points_text(still.value)} {'less' if still.value < 0 else 'more'} than one worker"
         words.append(
             f"the best remedy, {best['factor']}, adds {points_text(gained.value)} and ends with {less}"
@@ -142,15 +141,15 @@ def _remedies(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 def _back(naive: Row | None, linear: Row, base: Row) -> str:
     """How much of what naive scaling loses the linear rule gives back."""
-    left = _gap(linear, base).value
-    lost = -_gap(naive, base).value if naive and naive["workers"] == linear["workers"] else 0.0
+    left = gap_of(linear, base).value
+    lost = -gap_of(naive, base).value if naive and naive["workers"] == linear["workers"] else 0.0
     if lost <= 0:
         return f"the linear rule alone ends {points_text(left)} {'below' if left < 0 else 'above'} one worker"
     return f"the linear rule gives back {_share(min(1.0, max(0.0, 1 + left / lost)))} of what naive scaling costs"
 
 
 def _against(row: Row, base: Row) -> str:
-    gap = _gap(row, base)
+    gap = gap_of(row, base)
     return f"{score_text(row)}, {points_text(gap.value)} {'less' if gap.value < 0 else 'more'}"
 
 
@@ -172,7 +171,3 @@ def _row(rows: Sequence[Row], experiment: int, workers: int) -> Row | None:
 def _largest(rows: Sequence[Row], experiment: int) -> Row | None:
     known = [row for row in rows if row["experiment"] == experiment and row["workers"] > 1 and row["best_top1_seeds"]]
     return max(known, key=lambda row: row["workers"], default=None)
-
-
-def _gap(row: Row, other: Row) -> Difference:
-    return difference(row["best_top1_seeds"], other["best_top1_seeds"])

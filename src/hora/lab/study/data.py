@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hora.data.generated import MARK, generated_facts, is_generated, mark_generated
-from hora.data.idx import read_idx, write_idx
+from hora.data.idx import find_idx, read_idx, write_idx
 from hora.data.make.digits import make_digits
 from hora.errors import BadData
 
@@ -25,7 +25,7 @@ def prepare(source: Path | None, folder: Path, samples: int, test: int, jobs: in
         folder.mkdir(parents=True, exist_ok=True)
         for split, count in (("train", samples), ("t10k", test)):
             for kind, dimensions in (("images-idx3", 3), ("labels-idx1", 1)):
-                array = read_idx(_file(source, f"{split}-{kind}-ubyte"), dimensions)
+                array = read_idx(find_idx(source, f"{split}-{kind}-ubyte"), dimensions)
                 if len(array) < count:
                     raise BadData(
                         f"{source} has {len(array)} images to {_SPLITS[split]}, and {count} are wanted. Give --data "
@@ -39,9 +39,3 @@ def prepare(source: Path | None, folder: Path, samples: int, test: int, jobs: in
         done.touch()
     drawn = "generated digits" if is_generated(folder) else "images of MNIST"
     return f"the first {samples:,} {drawn}, and {test:,} to validate with"
-
-
-def _file(folder: Path, name: str) -> Path:
-    """Plain or gzipped."""
-    zipped = folder / f"{name}.gz"
-    return zipped if zipped.exists() and not (folder / name).exists() else folder / name

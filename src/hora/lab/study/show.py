@@ -10,7 +10,7 @@ from rich.table import Table
 from hora.lab import show
 from hora.lab.columns import value_text
 from hora.lab.quality.show import top1_text, workers_text
-from hora.lab.show import Field, Row, titled
+from hora.lab.show import Field, Row, capital, titled
 from hora.terminal import caption
 
 __all__ = ["print_answers", "quality_table", "speed_table"]
@@ -81,5 +81,5 @@ def _against_base(row: Row, rows: Sequence[Row]) -> float | None:
 def print_answers(console: Console, findings: Sequence[Row]) -> None:
     """The three questions."""
     for number, found in enumerate(findings, start=1):
-        answer = f"{found['title'][0].upper()}{found['title'][1:]}"
-        titled(console, f"Question {number}. {found['question']}", answer, found["what"], found["change"])
+        question = f"Question {number}. {found['question']}"
+        titled(console, question, capital(found["title"]), found["what"], found["change"])

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from hora.errors import UsageError
+from hora.lab.columns import is_number
 from hora.lab.quality.conduct import Say, conduct, state_of
-from hora.lab.quality.trials import saving
+from hora.lab.quality.trials import LONGEST_S, saving
 from hora.lab.records import ExperimentWriter
 from hora.lab.records.progress import Progress
 from hora.lab.sweep.limits import MemoryLimits
@@ -47,7 +48,6 @@ class SweepSetup(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     hosts: str = ""  # as -H takes them
     keep_models: bool = False
-    timeout_s: float = 24 * 3600.0
 
 
 def is_highest_best(metric: str) -> bool:
@@ -89,7 +89,7 @@ def metric_of(outcome: TrialOutcome, metric: str, *, highest: bool) -> float | N
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)
 
 
 def measure(setup: SweepSetup, search: Search, book: ExperimentWriter, say: Say) -> None:
@@ -139,7 +139,7 @@ def trial_of(setup: SweepSetup, name: str, point: Point) -> Trial:
         options=options,
         threads_per_worker=setup.threads,
         hosts=setup.hosts,
-        timeout_s=setup.timeout_s,
+        timeout_s=LONGEST_S,
     )
 
 

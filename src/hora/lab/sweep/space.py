@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
 from hora.errors import UsageError
-from hora.workloads import WORKLOADS, options_of
+from hora.lab.records.words import PLACES
+from hora.workloads import options_of
+from hora.workloads.settings import field_of
 
 __all__ = [
     "Choice",
@@ -30,7 +32,6 @@ __all__ = [
 ]
 
 WORKERS = "workers"
-_OWN = ("out", "json", "resume", "overwrite")  # which the sweep gives each trial itself
 Point = dict[str, Any]
 
 
@@ -104,22 +105,20 @@ def _once(found: list[Any], flag: str, example: str) -> list[Any]:
 
 def _parts(workload: str, word: str, flag: str) -> tuple[str, str]:
     """An option's name and the rest; refuses what the workload does not have."""
-    if workload not in WORKLOADS:
-        raise UsageError(f"there is no workload {workload!r}. It can be {', '.join(WORKLOADS)}.")
+    options_of(workload)  # before anything is said of the word
     left, equals, rest = word.partition("=")
-    name = left.lstrip("-").replace("-", "_")
+    name = WORKERS
     if not equals or not rest:
         raise UsageError(f"{flag} {word}: there is no value in it. Write for example lr=0.1,0.2, without spaces.")
-    if name in _OWN:
+    if left.lstrip("-") != WORKERS:
+        name, _ = field_of(workload, left, f"{flag} {word}")
+    if name in PLACES:
         raise UsageError(f"{flag} {word}: each trial gets a {name} of its own. Leave it out.")
-    fields = {field.name for field in msgspec.structs.fields(options_of(workload))}
-    if name not in fields and name != WORKERS:
-        raise UsageError(f"{flag} {word}: {workload} has no option {left!r}. See 'hora train {workload} --help'.")
     return name, rest
 
 
 def _value(workload: str, name: str, text: str, flag: str) -> Any:
-    hint: Any = int if name == WORKERS else get_type_hints(options_of(workload), include_extras=True)[name]
+    hint: Any = int if name == WORKERS else field_of(workload, name, flag)[1]
     try:
         value = msgspec.convert(text, hint, strict=False)
     except msgspec.ValidationError as error:

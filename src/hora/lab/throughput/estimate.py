@@ -31,10 +31,6 @@ class Estimate(msgspec.Struct, frozen=True):
     low: float = math.nan
     high: float = math.nan
 
-    @property
-    def known(self) -> bool:
-        return math.isfinite(self.value)
-
 
 def draws_of_median(runs: Sequence[Sequence[float]], seed: int = 0) -> Draws:
     """What the median could as well have been, a thousand times; the first is what it is. Empty if there are no steps.
@@ -66,8 +62,8 @@ def estimate(draws: Draws) -> Estimate:
 
     >>> estimate(np.array([2.0, 1.0, 3.0]))
     Estimate(value=2.0, low=1.1, high=2.9)
-    >>> estimate(np.empty(0)).known
-    False
+    >>> estimate(np.empty(0))
+    Estimate(value=nan, low=nan, high=nan)
     """
     if not draws.size:
         return Estimate()

@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from hora.errors import UsageError
 from hora.lab.trial import SPEED_ONLY, Trial
-from hora.workloads import WORKLOADS, options_of
+from hora.workloads import options_of
 from hora.workloads.turns import steps_for
 
 __all__ = ["TRANSPORTS", "GridPoint", "GridSetup", "TransportName", "limits_of", "points", "turns"]
@@ -33,7 +32,6 @@ class GridSetup(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}  # of `hora train`, by field name
     inter_threads: int | None = None
     hosts: str = ""
-    env: Mapping[str, str] = {}
 
     def check(self, **more: Any) -> None:
         """Refuse, before anything runs, options that `hora train` would refuse.
@@ -42,8 +40,6 @@ class GridSetup(msgspec.Struct, frozen=True, kw_only=True):
         Traceback (most recent call last):
         hora.errors.UsageError: --batch 0: Expected `int` >= 1. ...
         """
-        if self.workload not in WORKLOADS:
-            raise UsageError(f"there is no workload {self.workload!r}. It can be {', '.join(WORKLOADS)}.")
         options_of(self.workload).of({**self.options, **more})
 
     def batch(self) -> int:
@@ -78,7 +74,6 @@ class GridSetup(msgspec.Struct, frozen=True, kw_only=True):
             by_turns=by_turns,
             hosts=self.hosts,
             timeline=timeline,
-            env=dict(self.env),
         )
 
 

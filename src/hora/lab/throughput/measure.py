@@ -11,7 +11,7 @@ from hora.lab.records import ExperimentWriter
 from hora.lab.records.progress import Progress
 from hora.lab.throughput.cores import LoadMonitor
 from hora.lab.throughput.grid import GridPoint, GridSetup, limits_of, turns
-from hora.lab.throughput.pool import Pool, plain, ratio
+from hora.lab.throughput.pool import Pool, plain, ratio, with_ends
 from hora.lab.throughput.strategies import NAMES, compared
 from hora.lab.trial import Trial, TrialOutcome
 from hora.lab.trial.measure import STUDY_STEPS
@@ -42,12 +42,6 @@ class TrialRunner:
             raise UsageError(f"{failures([outcome])[0]}. Nothing has worked so far, so the rest is not tried.")
         return outcome
 
-    def run_into(self, pools: dict[tuple[GridPoint, bool], Pool], point: GridPoint, trial: Trial) -> None:
-        """Run a trial of a point or of its limit, and put it with those before it."""
-        key = (point, trial.independent)
-        before = pools[key].outcomes if key in pools else []
-        pools[key] = Pool([*before, self.run(trial)])
-
     def others(self) -> float:
         """The share of this machine that other processes took; 0 if it is not known, as on other hosts."""
         hosts = any(outcome.trial.hosts for outcome in self.outcomes)  # whose processes are not ours
@@ -66,7 +60,8 @@ def measure(job: GridSetup, grid: Sequence[GridPoint], book: ExperimentWriter, s
     pools: dict[tuple[GridPoint, bool], Pool] = {}
     book.notes[:] = [*methods(job), *_more_methods(job)]
     for point, trial in trials:
-        crew.run_into(pools, point, trial)
+        key = point, trial.independent
+        pools[key] = pools.get(key, Pool([])).and_one(crew.run(trial))
         book.rows = _rows(grid, pools)
     book.notes += [*compared(book.rows), *crew.cautions()]
 
@@ -88,9 +83,7 @@ def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:
                 "strategy": point.strategy,
                 "inter": point.inter or None,
                 "limit_images_per_s": plain(limit.images_per_s.value),
-                "share_of_limit": plain(share.value),
-                "share_of_limit_low": plain(share.low),
-                "share_of_limit_high": plain(share.high),
+                **with_ends("share_of_limit", share),
                 **pool.facts(),
             }
         )

@@ -12,7 +12,7 @@ from typing import Any
 from hora.lab.throughput.estimate import Draws, Estimate, draws_of_median, estimate
 from hora.lab.trial import TrialOutcome
 
-__all__ = ["Pool", "plain", "ratio"]
+__all__ = ["Pool", "plain", "ratio", "with_ends"]
 
 
 class Pool:
@@ -30,16 +30,16 @@ class Pool:
         self.outcomes = list(outcomes)
         self.good = [outcome for outcome in outcomes if outcome.done and outcome.step_s]
 
+    def and_one(self, outcome: TrialOutcome) -> Pool:
+        """The same with one run more."""
+        return Pool([*self.outcomes, outcome])
+
     @property
     def state(self) -> str:
         """ "done" if any run was; otherwise how the first ended."""
         if self.good:
             return "done"
         return self.outcomes[0].state if self.outcomes else "not run"
-
-    def best(self) -> Pool:
-        """The fastest run alone: what disturbs a run from outside only ever slows it."""
-        return Pool(sorted(self.good, key=lambda outcome: statistics.median(outcome.step_s))[:1])
 
     @cached_property
     def step_draws(self) -> Draws:
@@ -62,19 +62,6 @@ class Pool:
         return estimate(self.speed_draws)
 
     @property
-    def first_batch_s(self) -> float:
-        return _median(outcome.first_batch_s for outcome in self.good)
-
-    @property
-    def images_per_s_study(self) -> float:
-        return _median(outcome.images_per_s_study for outcome in self.good)
-
-    @property
-    def study_steps(self) -> int:
-        """How many steps the study's formula was given: fewer than 200 if fewer were run."""
-        return min((outcome.study_steps for outcome in self.good), default=0)
-
-    @property
     def data_s(self) -> float:
         return _median(outcome.data_s for outcome in self.good)
 
@@ -82,35 +69,21 @@ class Pool:
     def cpu_share(self) -> float:
         return _median(outcome.cpu_share for outcome in self.good)
 
-    @property
-    def memory_mb(self) -> float:
-        return max((outcome.memory_bytes / 2**20 for outcome in self.good), default=math.nan)
-
-    @cached_property
-    def rank_step_s(self) -> dict[int, float]:
-        """The median step of each rank in its fastest run, as far as they are known: of the limit all ranks', otherwise
-        the first's."""
-        found: dict[int, float] = {}
-        for outcome in self.good:
-            for rank, step_s in (outcome.rank_step_s or {0: statistics.median(outcome.step_s)}).items():
-                found[rank] = min(step_s, found.get(rank, math.inf))
-        return dict(sorted(found.items()))
-
     def facts(self) -> dict[str, Any]:
         """What goes into a row as it is."""
-        speed = self.images_per_s
+        speed, good = self.images_per_s, self.good
         return {
             "images_per_s": plain(speed.value),
             "low": plain(speed.low),
             "high": plain(speed.high),
-            "images_per_s_study": plain(self.images_per_s_study),
-            "study_steps": self.study_steps,
+            "images_per_s_study": plain(_median(outcome.images_per_s_study for outcome in good)),
+            "study_steps": min((outcome.study_steps for outcome in good), default=0),  # 200, if as many were run
             "step_ms": plain(1e3 * self.step_s.value),
             "data_ms": plain(1e3 * self.data_s),
-            "first_batch_s": plain(self.first_batch_s),
+            "first_batch_s": plain(_median(outcome.first_batch_s for outcome in good)),
             "cpu_share": plain(self.cpu_share),
-            "memory_mb": plain(self.memory_mb),
-            "runs": len(self.good),
+            "memory_mb": plain(max((outcome.memory_bytes / 2**20 for outcome in good), default=math.nan)),
+            "runs": len(good),
             "state": self.state,
         }
 
@@ -123,6 +96,15 @@ def ratio(above: Draws, below: Draws, times: float = 1.0) -> Estimate:
     Estimate(value=0.5, low=0.5, high=0.5)
     """
     return estimate(times * above / below) if above.size and below.size else Estimate()
+
+
+def with_ends(name: str, found: Estimate) -> dict[str, float | None]:
+    """A figure and its interval as fields of a row.
+
+    >>> with_ends("gain", Estimate(0.5, 0.25, 0.75))
+    {'gain': 0.5, 'gain_low': 0.25, 'gain_high': 0.75}
+    """
+    return {name: plain(found.value), f"{name}_low": plain(found.low), f"{name}_high": plain(found.high)}
 
 
 def plain(value: float) -> float | None:

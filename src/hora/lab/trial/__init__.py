@@ -18,14 +18,14 @@ from typing import Any, Literal
 import msgspec
 
 from hora.config import env
-from hora.errors import BadData, UsageError
+from hora.errors import BadData
 from hora.lab.trial import measure, reason, turns
 from hora.lab.trial.child import Child
-from hora.workloads import WORKLOADS, options_of, run_record
 from hora.workloads import folder as run_folder
+from hora.workloads import options_of, run_record
 from hora.workloads.start import worker_folder
 
-__all__ = ["FILE", "LOG", "SPEED_ONLY", "OutcomeState", "Trial", "TrialOutcome", "command_of", "load", "run"]
+__all__ = ["FILE", "LOG", "SPEED_ONLY", "OutcomeState", "Trial", "TrialOutcome", "command_of", "kept", "load", "run"]
 
 FILE = "outcome.json"
 LOG = "log.txt"
@@ -92,7 +92,6 @@ def run(
     trial: Trial,
     folder: Path,
     *,
-    say: Callable[[str], None] = lambda line: None,
     look: Callable[[float], None] | None = None,
     place: str = "",
 ) -> TrialOutcome:
@@ -102,7 +101,6 @@ def run(
     command, variables = command_of(trial, folder, place), _variables(trial, folder)
     found = _answer(trial, folder)
     if found is not None:
-        say(f"{trial.name}: done before, kept")
         return found
     _clear(folder)
     outcome = TrialOutcome(trial=trial, state="interrupted", folder=str(folder))
@@ -117,8 +115,6 @@ def run(
         finally:
             _measure(outcome, child, folder, here=not (trial.hosts or place))
             run_folder.write_json(folder / FILE, outcome)
-    if outcome.error:
-        say(f"{trial.name}: {outcome.state}: {outcome.error}")
     return outcome
 
 
@@ -141,8 +137,6 @@ def command_of(trial: Trial, folder: Path, place: str = "") -> list[str]:
     >>> command_of(Trial(name="a", workload="mnist", workers=2, options={"batch": 8}), Path("/a"))[1:7]
     ['-m', 'hora', 'train', 'mnist', '-np', '2']
     """
-    if trial.workload not in WORKLOADS:
-        raise UsageError(f"there is no workload {trial.workload!r}. It can be {', '.join(WORKLOADS)}.")
     options_of(trial.workload).of(trial.options)
     out = folder.resolve()
     options = {**trial.options, "out": str(out), "json": str(out / RESULT)}
@@ -184,14 +178,19 @@ def _variables(trial: Trial, folder: Path) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **transport, **timeline, **trial.env}
 
 
-def _answer(trial: Trial, folder: Path) -> TrialOutcome | None:
-    """The outcome that is there, if it is one of this very trial and would be the same again."""
+def kept(trial: Trial, folder: Path) -> TrialOutcome | None:
+    """The outcome that is there, if it is one of this very trial."""
     try:
         found = load(folder)
     except BadData:
         return None
-    same = msgspec.json.encode(found.trial) == msgspec.json.encode(trial)
-    if not same or found.state not in _ANSWERS:
+    return found if msgspec.json.encode(found.trial) == msgspec.json.encode(trial) else None
+
+
+def _answer(trial: Trial, folder: Path) -> TrialOutcome | None:
+    """The same, if it would be so again."""
+    found = kept(trial, folder)
+    if found is None or found.state not in _ANSWERS:
         return None
     found.folder = str(folder)  # it may have been moved
     return found

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hora.errors import BadData
 from hora.lab.trial.cost import steps_of
 from hora.workloads import folder as run_folder
@@ -71,11 +69,5 @@ def _last_line(path: Path) -> dict[str, Any]:
             lines = file.read().split(b"\n")
     except OSError:
         return {}
-    for line in reversed(lines):
-        try:
-            facts = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
-            continue
-        if "images_per_s" in facts:
-            return facts
-    return {}
+    whole = run_record.decoded(reversed(lines), dict[str, Any])
+    return next((facts for facts in whole if "images_per_s" in facts), {})

@@ -1,17 +1,17 @@
-"""Training on CIFAR-10, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in ``strategy``."""
+"""Training on CIFAR-10, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in ``strategy``,
+the fifth is in ``run``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import hora.torch as hvd
 from hora.workloads import devices, optimizers
 from hora.workloads.agree import everywhere
-from hora.workloads.cifar10.data import Photographs, load
+from hora.workloads.cifar10.data import load
 from hora.workloads.cifar10.model import kernels, network
 from hora.workloads.cifar10.options import Options
 from hora.workloads.metrics import accuracy, checksum
@@ -19,7 +19,7 @@ from hora.workloads.run import TorchRun, compression
 from hora.workloads.strategy import distributed
 from hora.workloads.workers import EmulatedWorkers
 
-__all__ = ["evaluate", "train"]
+__all__ = ["train"]
 
 
 def train(options: Options) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def train(options: Options) -> dict[str, Any]:
                 run.update(optimizer)
                 run.step()
             if options.validate:
-                run.validated(evaluate(run, model, data.test))
+                run.validated(run.evaluate(model, data.test))
 
     with TorchRun(options, plan, model, optimizer, workers, facts=facts, generated=data.generated,
              compression=smaller, rest=[rest]) as run:  # fmt: skip
@@ -69,18 +69,3 @@ def train(options: Options) -> dict[str, Any]:
         result = run.result()
         run.tell_test()
     return result
-
-
-def evaluate(run: TorchRun, model: nn.Module, photographs: Photographs) -> dict[str, float]:
-    """Loss and accuracy over all of a set, of which each rank looks at its part."""
-    model.eval()
-    totals = torch.zeros(3, dtype=torch.float64)  # loss, correct, samples
-    with torch.no_grad():
-        for indices in run.shard(len(photographs), run.options.val_batch):
-            images, labels = (tensor.to(run.workers.device) for tensor in photographs.batch(indices))
-            with run.autocast():
-                scores = model(images).float()
-            loss = F.cross_entropy(scores, labels, reduction="sum")
-            totals += torch.tensor([loss.item(), (scores.argmax(1) == labels).sum().item(), len(labels)])
-    loss, correct, samples = hvd.allreduce(totals, op=hvd.Sum, name="validation").tolist()  # Hora 5
-    return {"loss": loss / samples, "accuracy": correct / samples}

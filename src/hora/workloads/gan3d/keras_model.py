@@ -6,7 +6,6 @@ upstream's are when its script makes the discriminator first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 import keras
 from keras import layers
 
-from hora.files import replacing_path
 from hora.workloads.gan3d.model import SLOPE
+from hora.workloads.gan3d.weights import new_file
 
 __all__ = ["discriminator", "frozen", "generator", "save_weights"]
 
@@ -117,12 +116,7 @@ def frozen(network: Any) -> Iterator[None]:
 
 def save_weights(path: Path, network: Any) -> None:
     """Write a network's weights, whole or not at all, in the layout that Keras 2 had, and Keras 3 still reads."""
-    import h5py
     from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_path(path) as part:
-        with h5py.File(part, "w") as file:
-            save_weights_to_hdf5_group(file, network)
-        with open(part, "rb") as written:
-            os.fsync(written.fileno())
+    with new_file(path) as file:
+        save_weights_to_hdf5_group(file, network)

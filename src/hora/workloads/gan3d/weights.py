@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hora.errors import BadData, EnvironmentUnfit
+from hora.data.need import need
+from hora.errors import BadData
 from hora.files import replacing_path
 from hora.workloads.gan3d.model import Discriminator, Generator
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["load_weights", "new_file", "save_weights"]
 
 _Array = npt.NDArray[np.float32]
 _KINDS = {nn.Linear: "dense", nn.Conv3d: "conv3d", nn.BatchNorm3d: "batch_normalization"}
@@ -37,27 +39,32 @@ def save_weights(path: Path, network: Generator | Discriminator) -> None:
     ...     save_weights(file, Generator())
     ...     load_weights(file, Generator())
     """
-    h5py = _need_h5py()
+    with new_file(path) as file:
+        groups = _layout(network)
+        file.attrs["layer_names"] = _names(groups)
+        file.attrs["backend"], file.attrs["keras_version"] = np.bytes_(b"tensorflow"), np.bytes_(b"2.2.2")
+        for layer, weights in groups.items():
+            group = file.create_group(layer)
+            group.attrs["weight_names"] = _names(weights)
+            for name, tensor in weights.items():
+                group.create_dataset(name, data=_to_keras(tensor))
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Any]:
+    """An HDF5 file to write, which is at its place, and on the disk, when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_path(path) as part:
-        with h5py.File(part, "w") as file:
-            groups = _layout(network)
-            file.attrs["layer_names"] = _names(groups)
-            file.attrs["backend"], file.attrs["keras_version"] = np.bytes_(b"tensorflow"), np.bytes_(b"2.2.2")
-            for layer, weights in groups.items():
-                group = file.create_group(layer)
-                group.attrs["weight_names"] = _names(weights)
-                for name, tensor in weights.items():
-                    group.create_dataset(name, data=_to_keras(tensor))
+        with _h5py().File(part, "w") as file:
+            yield file
         with open(part, "rb") as written:
             os.fsync(written.fileno())
 
 
 def load_weights(path: Path, network: Generator | Discriminator) -> None:
     """Read a network's weights, from Keras or from here: in their order, whatever they are called, as Keras does."""
-    h5py = _need_h5py()
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with _h5py().File(path, "r", locking=False) as file:
             found = [
                 np.asarray(file[_text(layer)][_text(name)], np.float32)
                 for layer in file.attrs["layer_names"]
@@ -141,12 +148,5 @@ def _text(name: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _need_h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise EnvironmentUnfit(
-            f"h5py is needed to write weights as Keras does, but cannot be imported ({error}). Install it with: pip "
-            "install hora[data]"
-        ) from None
-    return h5py
+def _h5py() -> Any:
+    return need("h5py", "to write weights as Keras does")

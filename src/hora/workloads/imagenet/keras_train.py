@@ -7,18 +7,16 @@ import math
 from typing import Any
 
 import keras
-import torch
 from keras import metrics
 
 import hora.keras as hvd
 from hora.data.loader import BatchPlan, Loader
-from hora.errors import UsageError
 from hora.keras.adapter import Array
 from hora.workloads.agree import everywhere, on_first
 from hora.workloads.imagenet.data import Batch, TrainingBatches, ValidationBatches, normalised
 from hora.workloads.imagenet.keras_model import load_torch, resnet
 from hora.workloads.imagenet.options import Options
-from hora.workloads.imagenet.train import STUDY_BATCHES, Pictures
+from hora.workloads.imagenet.train import STUDY_BATCHES, Pictures, fitting_weights, states_in
 from hora.workloads.keras_run import KerasRun, arrays, compression, prepare
 from hora.workloads.metrics import shard
 
@@ -132,15 +130,8 @@ def validated(run: KerasRun, model: Any, validation: Loader[Batch], classes: int
 
 def load_weights(model: Any, path: str) -> None:
     """Take weights from a file of Keras; or of torch, such as torchvision's, or a checkpoint with them inside."""
-    try:
+    with fitting_weights(path):
         if path.endswith(KERAS_FILES):
             model.load_weights(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-            states = content.get("state_dict", content)
-            load_torch(model, {name.removeprefix("module."): tensor for name, tensor in states.items()})
-    except Exception as error:  # both raise whatever they meet
-        reason = str(error).strip().replace("\n", " ")[:300]
-        raise UsageError(
-            f"--weights {path} does not fit: {reason}. Give weights of this --arch and data set."
-        ) from None
+            load_torch(model, states_in(path))

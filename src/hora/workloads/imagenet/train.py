@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from hora.data.loader import BatchPlan, Loader
 from hora.data.source import Source, open_source
 from hora.errors import BadData, UsageError
 from hora.workloads import devices, optimizers
-from hora.workloads.agree import everywhere, on_first
+from hora.workloads.agree import everywhere, on_first, say
 from hora.workloads.imagenet import log
 from hora.workloads.imagenet.data import Batch, TrainingBatches, ValidationBatches, normalised
 from hora.workloads.imagenet.model import decay_groups, network
@@ -193,11 +194,23 @@ def make_optimizer(model: nn.Module, options: Options, lr: float) -> torch.optim
 
 def load_weights(model: nn.Module, path: str) -> None:
     """Take weights from a file: a state dictionary such as torchvision's, or a checkpoint with one inside."""
+    with fitting_weights(path):
+        model.load_state_dict(states_in(path))
+
+
+def states_in(path: str) -> dict[str, Any]:
+    """What torch keeps in such a file, by the names that the network has for it."""
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    states = content.get("state_dict", content)
+    return {name.removeprefix("module."): tensor for name, tensor in states.items()}
+
+
+@contextmanager
+def fitting_weights(path: str) -> Iterator[None]:
+    """Inside, weights are read and put into a network; what is against that is said in a sentence."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        states = content.get("state_dict", content)
-        model.load_state_dict({name.removeprefix("module."): tensor for name, tensor in states.items()})
-    except Exception as error:  # torch raises whatever it meets
+        yield
+    except Exception as error:  # frameworks raise whatever they meet
         reason = str(error).strip().replace("\n", " ")[:300]
         raise UsageError(
             f"--weights {path} does not fit: {reason}. Give weights of this --arch and data set."
@@ -214,10 +227,3 @@ def tell_start(run: TorchRun, options: Options) -> None:
         say(f"=> no checkpoint found at '{options.out_folder / CHECKPOINT}'")
     for caution in run.plan.cautions():
         say(f"caution: {caution}")
-
-
-def say(*lines: str) -> None:
-    """Print on the first worker."""
-    if hvd.rank() == 0:
-        for line in lines:
-            print(line, flush=True)

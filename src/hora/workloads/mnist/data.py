@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from hora.data.generated import is_generated
-from hora.data.idx import read_idx
+from hora.data.idx import find_idx, read_idx
 from hora.errors import BadData
 from hora.workloads.missing import check_folder
 
@@ -54,8 +54,8 @@ def load(folder: Path, normalized: bool = False) -> Mnist:
 
 
 def _read(folder: Path, part: str, normalized: bool) -> Digits:
-    images = read_idx(_file(folder, f"{part}-images-idx3-ubyte"), dimensions=3)
-    labels = read_idx(_file(folder, f"{part}-labels-idx1-ubyte"), dimensions=1)
+    images = read_idx(find_idx(folder, f"{part}-images-idx3-ubyte"), dimensions=3)
+    labels = read_idx(find_idx(folder, f"{part}-labels-idx1-ubyte"), dimensions=1)
     if len(images) != len(labels) or images.shape[1:] != (28, 28) or not len(labels):
         raise BadData(
             f"{folder}: {part} has images of shape {images.shape} and {len(labels)} labels; as many of each, of 28x28, "
@@ -64,8 +64,3 @@ def _read(folder: Path, part: str, normalized: bool) -> Digits:
     if (largest := int(labels.max())) >= CLASSES:
         raise BadData(f"{folder}: {part} has a label {largest}; digits are 0 to 9. Fetch the data again.")
     return Digits(torch.from_numpy(images)[:, None], torch.from_numpy(labels).long(), normalized)
-
-
-def _file(folder: Path, name: str) -> Path:
-    zipped = folder / f"{name}.gz"
-    return zipped if zipped.exists() and not (folder / name).exists() else folder / name

@@ -1,25 +1,25 @@
-"""Training on MNIST, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in ``strategy``."""
+"""Training on MNIST, top to bottom. What makes it distributed is marked ``# Hora``; 2 to 4 are in ``strategy``,
+the fifth is in ``run``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import hora.torch as hvd
 from hora.workloads import devices
 from hora.workloads.agree import everywhere
 from hora.workloads.metrics import accuracy, checksum
-from hora.workloads.mnist.data import Digits, load
+from hora.workloads.mnist.data import load
 from hora.workloads.mnist.model import network
 from hora.workloads.mnist.options import Options
 from hora.workloads.run import TorchRun, compression
 from hora.workloads.strategy import distributed
 from hora.workloads.workers import EmulatedWorkers
 
-__all__ = ["evaluate", "train"]
+__all__ = ["train"]
 
 
 def train(options: Options) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def train(options: Options) -> dict[str, Any]:
                 run.step()
             if not options.validate:
                 continue
-            found = evaluate(run, model, data.test)
+            found = run.evaluate(model, data.test)
             run.validated(found)
             if horovods:
                 run.say(f"\nTest set: Average loss: {found['loss']:.4f}, Accuracy: {100 * found['accuracy']:.2f}%\n")
@@ -72,21 +72,6 @@ def train(options: Options) -> dict[str, Any]:
              compression=smaller, rest=[rest], quiet=horovods) as run:  # fmt: skip
         run.through(learn)
     return run.result()
-
-
-def evaluate(run: TorchRun, model: nn.Module, digits: Digits) -> dict[str, float]:
-    """Loss and accuracy over all of a set, of which each rank looks at its part."""
-    model.eval()
-    totals = torch.zeros(3, dtype=torch.float64)  # loss, correct, samples
-    with torch.no_grad():
-        for indices in run.shard(len(digits), run.options.val_batch):
-            images, labels = (tensor.to(run.workers.device) for tensor in digits.batch(indices))
-            with run.autocast():
-                scores = model(images).float()
-            loss = F.cross_entropy(scores, labels, reduction="sum")
-            totals += torch.tensor([loss.item(), (scores.argmax(1) == labels).sum().item(), len(labels)])
-    loss, correct, samples = hvd.allreduce(totals, op=hvd.Sum, name="validation").tolist()  # Hora 5
-    return {"loss": loss / samples, "accuracy": correct / samples}
 
 
 def tell(run: TorchRun, loss: float) -> None:

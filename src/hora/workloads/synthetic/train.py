@@ -12,7 +12,7 @@ from torch import nn
 
 import hora.torch as hvd
 from hora.workloads import devices
-from hora.workloads.agree import same
+from hora.workloads.agree import same, say
 from hora.workloads.precision import Precision
 from hora.workloads.run import compression
 from hora.workloads.strategy import distributed
@@ -165,10 +165,3 @@ def penalty(model: nn.Module, weight_decay: float) -> float:
     0.0
     """
     return weight_decay / 2 * sum(parameter.square().sum().item() for parameter in model.parameters())
-
-
-def say(*lines: str) -> None:
-    """Print on the first worker."""
-    if hvd.rank() == 0:
-        for line in lines:
-            print(line, flush=True)

@@ -1,0 +1,53 @@
+"""Options of a workload as they are written in a line: ``NAME=VALUE``, as --set takes them. Imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from hora.errors import UsageError
+from hora.workloads import options_of
+
+__all__ = ["field_of", "settings"]
+
+_BOOLS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
+    """What --set gives, by field name, with the types that the workload's options have.
+
+    >>> settings("mnist", ["lr=0.01", "save-every=0", "overwrite=yes"])
+    {'lr': 0.01, 'save_every': 0.0, 'overwrite': True}
+    >>> settings("mnist", ["speed=9"])
+    Traceback (most recent call last):
+    hora.errors.UsageError: --set speed=9: mnist has no option 'speed'. See 'hora train mnist --help'.
+    """
+    options_of(workload)  # also if nothing is set
+    found: dict[str, Any] = {}
+    for text in sets:
+        word, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: there is no value in it. Write NAME=VALUE, such as --set lr=0.1.")
+        name, hint = field_of(workload, word, f"--set {text}")
+        if hint is bool or get_args(hint)[:1] == (bool,):
+            value = _BOOLS.get(value.lower(), value)
+        try:
+            found[name] = msgspec.convert(value, hint, strict=False)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"--set {text}: {error}. See 'hora train {workload} --help'.") from None
+    return found
+
+
+def field_of(workload: str, word: str, given: str) -> tuple[str, Any]:
+    """The name and the type of the option that a word means; ``given`` is what to begin with if there is none.
+
+    >>> field_of("mnist", "--batch", "--grid batch=8")[0]
+    'batch'
+    """
+    name = word.strip().lstrip("-").replace("-", "_")
+    hints = get_type_hints(options_of(workload), include_extras=True)
+    if name not in options_of(workload).__struct_fields__:
+        raise UsageError(f"{given}: {workload} has no option {word!r}. See 'hora train {workload} --help'.")
+    return name, hints[name]
