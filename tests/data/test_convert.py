@@ -175,7 +175,7 @@ def test_bad_input_is_named_and_nothing_is_written(tars: Path, tmp_path: Path) -
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
         assert not (tmp_path / "out").exists()
     done = run_hora("data", "prepare", "imagenet", "--train", tars / TRAIN, "--val", tars / VAL, cwd=tmp_path)
-    assert done.returncode == 2 and "Give --devkit, or --labels" in done.stderr
+    assert done.returncode == 2 and "Give one of them: --devkit or --labels" in done.stderr
 
 
 def test_labels_as_they_go_around(tmp_path: Path) -> None:
