@@ -5,11 +5,24 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-__all__ = ["Buffer", "DType", "Kind", "ReduceOp", "Reduction"]
+__all__ = ["Buffer", "DType", "Kind", "ReduceOp", "Reduction", "Rows"]
+
+
+class Rows(enum.Enum):
+    """Which rows (the first dimension) a rank gets of a collective; the value says it in words."""
+
+    WHOLE = "does not look at rows: a result is as large as what was given, and may be written over it"
+    ALL = "those of all ranks, in rank order"
+    EXCHANGED = "those that the ranks send to this one, in rank order"
+    SHARE = "this rank's share"
 
 
 class Kind(enum.IntEnum):
-    """The kinds of operation. The numbers are the C core's."""
+    """The kinds of operation. The numbers are the C core's.
+
+    >>> Kind.ALLGATHER.rows.name, Kind.ALLGATHER.gathers, sorted(Kind.REDUCESCATTER.ops)
+    ('ALL', True, [<ReduceOp.AVERAGE: 0>, <ReduceOp.SUM: 1>])
+    """
 
     __hash__ = int.__hash__
 
@@ -20,6 +33,21 @@ class Kind(enum.IntEnum):
     ALLTOALL = 3
     REDUCESCATTER = 4
     BARRIER = 5
+
+    @property
+    def rows(self) -> Rows:
+        """Which rows a rank gets. Where it is not ``WHOLE``, a scalar makes no sense."""
+        return _ROWS[self]
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rows of several ranks come together, so that ranks may bring different numbers of them."""
+        return _ROWS[self] in (Rows.ALL, Rows.EXCHANGED)
+
+    @property
+    def ops(self) -> frozenset[ReduceOp]:
+        """The operations that it can combine values by; none if it only moves them."""
+        return _OPS.get(self, _NO_OPS)
 
 
 class ReduceOp(enum.IntEnum):
@@ -34,6 +62,21 @@ class ReduceOp(enum.IntEnum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+
+
+_ROWS = {
+    Kind.ALLREDUCE: Rows.WHOLE,
+    Kind.ALLGATHER: Rows.ALL,
+    Kind.BROADCAST: Rows.WHOLE,
+    Kind.ALLTOALL: Rows.EXCHANGED,
+    Kind.REDUCESCATTER: Rows.SHARE,
+    Kind.BARRIER: Rows.WHOLE,
+}
+_NO_OPS: frozenset[ReduceOp] = frozenset()
+_OPS = {
+    Kind.ALLREDUCE: frozenset(ReduceOp),
+    Kind.REDUCESCATTER: frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
+}
 
 
 class DType(enum.IntEnum):

@@ -49,6 +49,7 @@ _MORE = {
     "engine/tableoperation.py": _TABLE,
     "engine/tablefault.py": [*_TABLE, "tests/engine/test_explain.py"],
     "engine/tableview.py": ["tests/engine/test_table.py", "tests/engine/test_stall.py"],
+    "ops/backward.py": ["tests/torch/test_unbucketed.py"],
     "ops/numbering.py": ["tests/torch/test_numbering.py"],
     "ops/operation.py": ["tests/ops/test_host.py", "tests/torch/test_unbucketed.py"],
     "schedule/decay.py": ["tests/schedule"],

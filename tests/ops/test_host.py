@@ -15,14 +15,20 @@ import numpy as np
 import pytest
 
 from hora.engine import session
+from hora.engine.backend import UnderWay
 from hora.engine.core import Engine
 from hora.engine.process_set import global_process_set as everyone
 from hora.engine.tableoperation import TableOperation
 from hora.errors import UsageError
 from hora.ops import host
-from hora.types import Buffer, DType, ReduceOp, Reduction
+from hora.ops.call import Call, Results
+from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 
 SUM = Reduction(ReduceOp.SUM)
+
+
+def start(kind: Kind, *arrays: Any, into: Any = None, **said: Any) -> UnderWay[Results[Any]]:
+    return host.start(Call(kind, "x", everyone, **said), arrays, into)
 
 
 @pytest.fixture
@@ -76,10 +82,9 @@ def test_what_cannot_be_carried_is_refused_before_anything_is_sent(
 def test_read_and_written_where_it_lies(submitted: list[tuple[Buffer, ...]]) -> None:
     own, place = np.ones(5, "float32"), np.empty(5, "float32")
     host.allreduce([own], SUM, "x", everyone, into=[place]).wait()
-    host.broadcast([own], 0, "x", everyone, into=[own]).wait()
-    host.allgather([own], "x", everyone).wait()
-    host.alltoall(own, None, "x", everyone).wait()
-    host.reducescatter([own], SUM, "x", everyone).wait()
+    start(Kind.BROADCAST, own, root=0, into=[own]).wait()
+    for kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER):
+        start(kind, own).wait()
     assert all(buffers[0].address == host.address_of(own) for buffers in submitted)
     assert [buffers[1].address for buffers in submitted[:2]] == [host.address_of(place), host.address_of(own)]
 
@@ -89,7 +94,7 @@ def test_an_array_that_is_not_contiguous_is_left_alone(alone: Engine) -> None:
     (result,) = host.allreduce([own], Reduction(ReduceOp.SUM, 2.0), "x", everyone).wait()
     np.testing.assert_array_equal(own, [[0, 2], [4, 6], [8, 10]])
     np.testing.assert_array_equal(result, 2 * own)
-    np.testing.assert_array_equal(host.alltoall(own, [2], "x", everyone).wait().tensor, own[:2])
+    np.testing.assert_array_equal(start(Kind.ALLTOALL, own, splits=[2]).wait().tensors[0], own[:2])
 
 
 def test_into_must_fit(alone: Engine) -> None:
@@ -106,12 +111,12 @@ def test_shapes_that_make_no_sense(alone: Engine) -> None:
     with pytest.raises(UsageError, match="grouped_allreduce of an empty list"):
         host.allreduce([], SUM, "x", everyone)
     with pytest.raises(UsageError, match="allgather of a 0-d tensor"):
-        host.allgather([np.array(1.0)], "x", everyone)
+        start(Kind.ALLGATHER, np.array(1.0))
 
 
 def test_rows_without_elements_are_exchanged(alone: Engine) -> None:
     given = np.zeros((2, 0, 3), "int16")
-    array, rows = host.alltoall(given, None, "x", everyone).wait()
+    (array,), (rows,), _ = start(Kind.ALLTOALL, given).wait()
     assert (array.shape, array.dtype, rows) == ((2, 0, 3), given.dtype, (2,))
 
 
@@ -124,10 +129,10 @@ def test_unsigned_integers_keep_their_values(alone: Engine, dtype: str) -> None:
     for result in (
         kept,
         *host.allreduce([own, np.ones(2)], Reduction(ReduceOp.AVERAGE), "x", everyone, grouped=True).wait()[:1],
-        *host.broadcast([own], 0, "x", everyone).wait(),
-        host.allgather([own], "x", everyone).wait()[0].tensor,
-        host.alltoall(own, None, "x", everyone).wait().tensor,
-        *host.reducescatter([own], SUM, "x", everyone).wait(),
+        *start(Kind.BROADCAST, own, root=0).wait().tensors,
+        *start(Kind.ALLGATHER, own).wait().tensors,
+        *start(Kind.ALLTOALL, own).wait().tensors,
+        *start(Kind.REDUCESCATTER, own).wait().tensors,
     ):
         assert result.dtype == own.dtype
         np.testing.assert_array_equal(result, own)

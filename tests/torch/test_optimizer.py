@@ -225,7 +225,7 @@ def test_a_failed_step_can_be_followed_by_another(model: torch.nn.Module, monkey
         def wait(self) -> None:
             raise RuntimeError("lost")
 
-    reducing._pending.append((SimpleNamespace(), Lost()))  # type: ignore[arg-type]
+    reducing._step.buckets.append((SimpleNamespace(), Lost()))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="lost"):
         reducing.finish()
     model.zero_grad()
@@ -252,7 +252,7 @@ def test_replicas_are_compared_at_a_step_that_all_ranks_call_the_same(steps: int
     seen = list[int]()
     guard = SimpleNamespace(every=10, check_replicas=lambda named, step: seen.append(step))
     reducer = Reducer.__new__(Reducer)
-    reducer.steps, reducer._guard, reducer._asked = steps - 1, guard, REPLICAS  # type: ignore[assignment]
+    reducer.steps, reducer._guard, reducer._asked_last = steps - 1, guard, REPLICAS  # type: ignore[assignment]
     reducer._entries, reducer._is_first = [], False
     reducer.after_step()
     assert seen == [told]

@@ -22,13 +22,13 @@ def alone() -> Iterator[None]:
 def test_rows_that_come_often_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that uses a few words again and again must not blow up what all ranks gather."""
     sent: list[torch.Tensor] = []
-    gather = submit.allgather
+    start = submit.start
 
-    def allgather(tensors: list[torch.Tensor], *more: Any, **named: Any) -> Any:
+    def watched(call: Any, tensors: list[torch.Tensor]) -> Any:
         sent.extend(tensors)
-        return gather(tensors, *more, **named)
+        return start(call, tensors)
 
-    monkeypatch.setattr(sparse.submit, "allgather", allgather)
+    monkeypatch.setattr(sparse.submit, "start", watched)
     embedding = torch.nn.Embedding(1000, 16, sparse=True)
     words = torch.tensor([3, 7, 3, 3, 999] * 200)
     embedding(words).sum().backward()

@@ -13,7 +13,9 @@ import numpy as np
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.ops import host
+from hora.ops.call import Call
 from hora.ops.objects import broadcast_bytes, pack, unpack
+from hora.types import Kind
 
 __all__ = ["ArraysOutOfBand", "OutOfBand", "send"]
 
@@ -59,9 +61,10 @@ class ArraysOutOfBand:
         started = []
         for i, array in enumerate(self.arrays):
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            started.append((array, host.broadcast([flat], root, f"elastic.array.{i}", process_set)))
+            call = Call(Kind.BROADCAST, f"elastic.array.{i}", process_set, root=root)
+            started.append((array, host.start(call, [flat])))
         for array, under_way in started:
-            (received,) = under_way.wait()
+            (received,) = under_way.wait().tensors
             if not is_root:
                 array[...] = received.view(array.dtype).reshape(array.shape)
 

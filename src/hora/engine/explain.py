@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from hora.engine.request import Request, TensorSpec
 from hora.errors import PeerLostError
-from hora.types import Kind, ReduceOp
+from hora.types import Kind, ReduceOp, Rows
 from hora.wire.messages import Peer
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 _MAX_ROWS = 16
-_FREE_ROWS = (Kind.ALLGATHER, Kind.ALLTOALL)
 _ADVICE = (
     "Nothing was computed and only this operation failed, with this message on every rank that submitted it.\n"
     "Make the calls agree, or give different operations different names."
@@ -140,11 +139,13 @@ def explain_unfit(requests: Mapping[int, Request], contributors: int) -> str | N
         return f"'{first.name}' cannot be done: {reason}.\n{_table(values, requests)}\n{advice}"
 
     kind = first.kind.name.lower()
-    if first.kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER) and any(not s.shape for s in first.segments):
+    if first.kind.rows is not Rows.WHOLE and any(not s.shape for s in first.segments):
         reason = f"{_article(kind)} needs tensors of at least one dimension"
         return refuse(reason, _shapes, "Reshape the tensor with reshape(1) before the call.")
-    if first.kind is Kind.REDUCESCATTER and first.how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        return refuse("a reducescatter can only sum or average", _op, "Use op=hora.Sum or op=hora.Average.")
+    if first.kind.ops and first.how.op not in first.kind.ops:
+        ops = [op.name.lower() for op in sorted(first.kind.ops, reverse=True)]
+        advice = f"Use {' or '.join(f'op=hora.{op.capitalize()}' for op in ops)}."
+        return refuse(f"{_article(kind)} can only {' or '.join(ops)}", _op, advice)
     if first.kind is Kind.ALLREDUCE and first.how.op is ReduceOp.ADASUM:
         if contributors & (contributors - 1):
             reason = f"Adasum combines ranks in pairs, so their number must be a power of two, and it is {contributors}"
@@ -235,7 +236,7 @@ def _group(request: Request) -> str:
 
 
 def _shape(request: Request, segment: TensorSpec) -> str:
-    if request.kind in _FREE_ROWS and segment.shape:
+    if request.kind.gathers and segment.shape:
         return "(" + ", ".join(["any", *map(str, segment.shape[1:])]) + ")"
     return str(segment.shape)
 

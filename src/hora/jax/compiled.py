@@ -26,6 +26,7 @@ from jax.interpreters import batching, mlir
 from hora.errors import UsageError
 from hora.jax.adapter import adopt, view
 from hora.jax.call import JaxCall
+from hora.ops import host
 from hora.types import Kind, ReduceOp
 
 try:
@@ -69,7 +70,7 @@ def carry(call: JaxCall, arrays: Sequence[Any]) -> list[Any]:
 def carry_now(call: JaxCall, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Do it now."""
     results = call.start([view(array) for array in arrays]).wait()
-    return adopt(results, arrays[0])
+    return adopt(host.flat(results), arrays[0])
 
 
 primitive.def_impl(lambda *arrays, call: carry_now(call, arrays))
@@ -78,8 +79,8 @@ primitive.def_impl(lambda *arrays, call: carry_now(call, arrays))
 def _shapes(*arrays: Any, call: JaxCall) -> tuple[list[Any], set[_Collectives]]:
     shapes = call.shapes([array.shape for array in arrays])
     types = [array.dtype for array in arrays]
-    if call.gathers:
-        types = [dtype for own in types for dtype in (own, np.dtype("int32"))]
+    if call.kind.gathers:
+        types += [np.dtype("int32")] * len(arrays)
     return [core.ShapedArray(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)], {_EFFECT}
 
 
@@ -97,7 +98,7 @@ def _batch(arrays: Sequence[Any], axes: Sequence[int | None], *, call: JaxCall) 
         return carry(call, arrays), list(axes)
     moved = [a if axis is None else jnp.moveaxis(a, axis, 1) for a, axis in zip(arrays, axes, strict=True)]
     axes = [None if axis is None else 1 for axis in axes]
-    return carry(call, moved), [x for axis in axes for x in ((axis, None) if call.gathers else (axis,))]
+    return carry(call, moved), [*axes, *[None] * (len(axes) if call.kind.gathers else 0)]
 
 
 batching.primitive_batchers[primitive] = _batch

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from hora.ops import compression
-from hora.ops.compression import Compressor, NoneCompressor
-from hora.types import DType
+from hora.ops.compression import Compressor, Element, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class _Element:
-    @staticmethod
-    def is_wide(tensor: Any) -> bool:
-        return bool(jnp.issubdtype(tensor.dtype, jnp.floating)) and tensor.dtype.itemsize > 2
-
-    @staticmethod
-    def dtype(narrow: DType) -> Any:
-        return jnp.dtype(narrow.name.lower())
-
-    @staticmethod
-    def cast(tensor: Any, dtype: Any) -> Any:
-        return tensor.astype(dtype)
+_ELEMENT = Element(
+    lambda array: bool(jnp.issubdtype(array.dtype, jnp.floating)) and array.dtype.itemsize > 2,
+    lambda narrow: jnp.dtype(narrow.name.lower()),
+    lambda array, dtype: array.astype(dtype),
+)
 
 
-class Compression(compression.Compression, element=_Element):
+class Compression(compression.Compression, element=_ELEMENT):
     """The compressors to choose from.
 
     >>> smaller, context = Compression.bf16.compress(jnp.ones(2))

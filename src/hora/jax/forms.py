@@ -6,7 +6,6 @@ Forms that block may stand anywhere, also under ``jit``, ``grad`` and ``vmap``; 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,15 +18,17 @@ from hora.errors import UsageError
 from hora.jax import gradients
 from hora.jax.adapter import adopt, as_array, dtype_of, is_traced, view
 from hora.jax.call import JaxCall, splits_in_program
+from hora.ops import host
+from hora.ops.call import Results
 from hora.ops.forms import Forms
 from hora.ops.table import Form
-from hora.types import DType, Kind
+from hora.types import DType
 
 __all__ = ["JaxForms"]
 
 
 class JaxForms(Forms[Any]):
-    call = JaxCall
+    new_call = JaxCall
 
     def given(self, tensor: Any) -> Any:
         return as_array(tensor)
@@ -35,34 +36,33 @@ class JaxForms(Forms[Any]):
     def dtype_of(self, tensor: Any) -> DType:
         return dtype_of(tensor)
 
-    def carry(self, call: Any, tensors: list[Any], in_place: bool) -> list[Any]:
+    def carry(self, call: Any, tensors: list[Any], in_place: bool) -> Results[Any]:
         """Do it now, or record it with the line it came from."""
         if any(is_traced(array) for array in tensors):
             for array in tensors:
                 dtype_of(array)
-            call = replace(call, line=source_line())
-        results = gradients.carry(call, tensors)
-        return results[::2] if call.kind is Kind.ALLGATHER else results
+            call = call.placed(source_line())
+        return gradients.carry(call, tensors)
 
-    def begin(self, call: Any, tensors: list[Any], in_place: bool) -> UnderWay[list[Any]]:
+    def begin(self, call: Any, tensors: list[Any], in_place: bool) -> UnderWay[Results[Any]]:
         if any(is_traced(array) for array in tensors):
             raise UsageError(
-                f"{call.kind.name.lower()}_async under jit, grad or vmap. It would have to hand out a handle for"
+                f"{call.function}_async under jit, grad or vmap. It would have to hand out a handle for"
                 " something that has not begun. Use the form without _async there."
             )
-        begun: UnderWay[list[Any]] = call.start([view(array) for array in tensors])
-        step = 2 if call.kind is Kind.ALLGATHER else 1
-        return begun.then(lambda results: adopt(results[::step], tensors[0]))
+        n, begun = len(tensors), call.start([view(array) for array in tensors]).then(host.flat)
+        adopted: UnderWay[list[Any]] = begun.then(lambda results: adopt(results, tensors[0]))
+        return adopted.then(lambda results: Results(results[:n], results[n:]))
 
-    def splits(self, splits: Any) -> tuple[int, ...] | None:
+    def splits(self, splits: Any) -> Any:
         if is_traced(splits):
             raise splits_in_program()
-        return super().splits(splits if splits is None else np.asarray(splits))
+        return super().splits(np.asarray(splits))
 
-    def barrier(self, form: Form, process_set: ProcessSet) -> None:
+    def barrier(self, form: Form, *, process_set: ProcessSet) -> Any:
         jax.effects_barrier()  # what compiled programs still have to do comes before it
-        super().barrier(form, process_set)
+        super().barrier(form, process_set=process_set)
 
-    def join(self, form: Form, device: int, average_active: bool) -> Any:
+    def join(self, form: Form, *, device: int, average_active: bool) -> Any:
         jax.effects_barrier()
-        return super().join(form, device, average_active)
+        return super().join(form, device=device, average_active=average_active)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -107,10 +106,10 @@ def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSe
     call = JaxCall(Kind.BROADCAST, "parameters", process_set, root=root_rank)
     arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
     if any(is_traced(leaves[i]) for i in arrays):
-        received = gradients.carry(replace(call, line=source_line()), [leaves[i] for i in arrays])
+        received = gradients.carry(call.placed(source_line()), [leaves[i] for i in arrays]).tensors
     elif arrays:
         results = call.start([_bits(leaves[i]) for i in arrays]).wait()
-        received = [_as(result, leaves[i]) for result, i in zip(results, arrays, strict=True)]
+        received = [_as(result, leaves[i]) for result, i in zip(results.tensors, arrays, strict=True)]
     else:
         received = []
     for i, value in zip(arrays, received, strict=True):

@@ -1,7 +1,6 @@
-"""Gradients of the collectives, as ``ops.table`` has them; the scales are those of ``hora.torch.autograd``.
+"""Gradients of the collectives in JAX, by ``ops.backward``.
 
-Reverse mode only (``jax.grad``, ``jax.vjp``). The gradient's operation is named after the forward one, and is itself
-differentiable.
+Reverse mode only (``jax.grad``, ``jax.vjp``).
 """
 
 from __future__ import annotations
@@ -14,30 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hora.engine import session
-from hora.errors import UsageError
 from hora.jax import compiled
 from hora.jax.adapter import is_traced
 from hora.jax.call import JaxCall
+from hora.ops.backward import Gradients
+from hora.ops.call import Call, Results
 from hora.ops.resolve import scattered_rows
-from hora.types import Kind, ReduceOp, Reduction
+from hora.types import Rows
 
 __all__ = ["carry"]
 
-_SMOOTH = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
-_AVERAGE = Reduction(ReduceOp.AVERAGE)
 
-Rows = tuple[tuple[int, ...], ...]
-
-
-def carry(call: JaxCall, arrays: Sequence[Any]) -> list[Any]:
+def carry(call: JaxCall, arrays: Sequence[Any]) -> Results[Any]:
     """Carry it out, or record it together with its gradient if JAX is tracing."""
     if not any(is_traced(array) for array in arrays):
-        return compiled.carry_now(call, arrays)
-    shapes = tuple(array.shape for array in arrays)
-    call.check(shapes)
-    recorded: list[Any] = _recorded(call, shapes, list(arrays))
-    return recorded
+        results = compiled.carry_now(call, arrays)
+    else:
+        shapes = tuple(array.shape for array in arrays)
+        call.check(shapes)
+        results = _recorded(call, shapes, list(arrays))
+    return Results(results[: len(arrays)], results[len(arrays) :])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -47,20 +42,17 @@ def _recorded(call: JaxCall, shapes: Sequence[tuple[int, ...]], arrays: list[Any
 
 def _forward(call: JaxCall, shapes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
     results = _recorded(call, shapes, arrays)
-    return results, results[1::2] if call.gathers else []
+    return results, results[len(arrays) :]
 
 
 def _backward(call: JaxCall, shapes: Sequence[tuple[int, ...]], rows: list[Any], grads: list[Any]) -> tuple[list[Any]]:
-    """``rows``, of collectives that gather, are those that came from each rank."""
-    if call.gathers:
-        grads = grads[::2]
     # Integers have no gradient; JAX stands a type of its own in for it, which is not to be sent.
-    places = [i for i, grad in enumerate(grads) if grad.dtype != jax.dtypes.float0]
+    places = [i for i in range(len(shapes)) if grads[i].dtype != jax.dtypes.float0]
     result: list[Any] = [np.zeros(shape, jax.dtypes.float0) for shape in shapes]
     if places:
-        sent = [grads[i] for i in places]
-        rule = _RULES[call.kind]
-        back = rule(call, [shapes[i] for i in places], [rows[i] for i in places] if rows else [], sent)
+        name = None if call.name is None else f"{call.name}.grad"
+        sent, given = [grads[i] for i in places], [shapes[i] for i in places]
+        back = _GRADIENTS.of(call, name, sent, given, [rows[i] for i in places] if rows else [])
         for i, grad in zip(places, back, strict=True):
             result[i] = grad
     return (result,)
@@ -69,49 +61,37 @@ def _backward(call: JaxCall, shapes: Sequence[tuple[int, ...]], rows: list[Any],
 _recorded.defvjp(_forward, _backward)
 
 
-def _allreduce(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
-    if call.how.op not in _SMOOTH:
-        raise UsageError(
-            f"grad through allreduce with op={call.how.op.name.capitalize()} ({call.line}). No gradient is defined for"
-            " it. Put jax.lax.stop_gradient around its argument, or use op=Sum or op=Average."
-        )
-    return carry(call.named("grad"), grads)
+class _Gradients(Gradients[Any]):
+    """``given`` are the shapes."""
+
+    advice = "Put jax.lax.stop_gradient around its argument"
+
+    def carry(self, call: Any, grads: list[Any]) -> Results[Any]:
+        return carry(call, grads)
+
+    def call(self, call: Call, given: Sequence[tuple[int, ...]], **changed: Any) -> Call:
+        """In a compiled program it must be known how many rows each rank brings: as many as were dealt out to it."""
+        if changed["kind"].rows is Rows.ALL:
+            size = call.process_set.size()
+            changed["rows"] = tuple(tuple(scattered_rows(own[0], size, rank) for rank in range(size)) for own in given)
+        return super().call(call, given, **changed)
+
+    def where(self, call: Any) -> str:
+        return f" ({call.line})"
+
+    def splits(self, rows: Any) -> tuple[int, ...] | None:
+        """In a compiled program all ranks send equally many, so what came back is as much as was sent."""
+        return None if is_traced(rows) else tuple(int(n) for n in rows)
+
+    def zeros(self, like: Any) -> Any:
+        return jnp.zeros_like(like)
+
+    def own_rows(self, grad: Any, rows: Any, mine: int, given: tuple[int, ...]) -> Any:
+        return jax.lax.dynamic_slice_in_dim(grad, jnp.sum(rows[:mine]), given[0])
+
+    def returned(self, grad: Any, given: tuple[int, ...]) -> Any:
+        missing = given[0] - len(grad)
+        return jnp.pad(grad, [(0, missing)] + [(0, 0)] * (grad.ndim - 1)) if missing else grad
 
 
-def _broadcast(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
-    averaged = carry(call.named("grad", kind=Kind.ALLREDUCE, how=_AVERAGE), grads)
-    return averaged if session.engine().rank == call.root else [jnp.zeros_like(grad) for grad in averaged]
-
-
-def _allgather(call: JaxCall, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
-    averaged = carry(call.named("grad", kind=Kind.ALLREDUCE, how=_AVERAGE), grads)
-    mine = call.process_set.rank()
-    return [
-        jax.lax.dynamic_slice_in_dim(grad, jnp.sum(counts[:mine]), shape[0])
-        for grad, counts, shape in zip(averaged, rows, shapes, strict=True)
-    ]
-
-
-def _alltoall(call: JaxCall, shapes: Any, rows: list[Any], grads: list[Any]) -> list[Any]:
-    # In a compiled program all ranks send equally many, so what came back is as much as was sent.
-    splits = None if is_traced(rows[0]) else tuple(int(n) for n in rows[0])
-    sent_back, _ = carry(call.named("grad", splits=splits), grads)
-    stayed = shapes[0][0] - len(sent_back)  # rows beyond the splits went nowhere: their gradient is zero
-    return [jnp.pad(sent_back, [(0, stayed)] + [(0, 0)] * (sent_back.ndim - 1)) if stayed else sent_back]
-
-
-def _reducescatter(call: JaxCall, shapes: Any, rows: Any, grads: list[Any]) -> list[Any]:
-    size = call.process_set.size()
-    factor = call.how.prescale * call.how.postscale * (size if call.how.op is ReduceOp.SUM else 1)
-    scaled = [grad * factor for grad in grads] if factor != 1 else grads
-    dealt: Rows = tuple(tuple(scattered_rows(shape[0], size, rank) for rank in range(size)) for shape in shapes)
-    return carry(call.named("grad", kind=Kind.ALLGATHER, rows=dealt), scaled)[::2]
-
-
-_RULES = {
-    Kind.ALLREDUCE: _allreduce,
-    Kind.BROADCAST: _broadcast,
-    Kind.ALLGATHER: _allgather,
-    Kind.ALLTOALL: _alltoall,
-    Kind.REDUCESCATTER: _reducescatter,
-}
+_GRADIENTS = _Gradients()

@@ -13,12 +13,14 @@ front-end of the backend: ``hora.tensorflow``, ``hora.torch`` or ``hora.jax``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hora.keras.adapter import Array, from_numpy, is_tensor, to_numpy
 from hora.ops import host
-from hora.ops.call import Call
+from hora.ops.call import Call, Results
 from hora.ops.forms import Forms
+from hora.ops.table import Collective, Form
 from hora.types import DType
 
 __all__ = ["ValueForms"]
@@ -28,16 +30,18 @@ class ValueForms(Forms[Any]):
     def dtype_of(self, tensor: Any) -> DType:
         return host.dtype_of(to_numpy(tensor))
 
-    def carry(self, call: Call, tensors: list[Any], in_place: bool) -> list[Any]:
+    def carry(self, call: Call, tensors: list[Any], in_place: bool) -> Results[Any]:
         (value,) = tensors
-        return [_like(value, call.start([to_numpy(value)]).wait()[0])]
+        return Results([_like(value, host.start(call, [to_numpy(value)]).wait().tensors[0])])
 
-    def _reduce(self, collective: Any, form: Any, given: Any, *how: Any) -> Any:
+    def run(
+        self, collective: Collective, form: Form, given: Sequence[Any], *, compression: Any = None, **said: Any
+    ) -> Any:
         """Compressors take tensors of the backend."""
-        if how[-1] is None:
-            return super()._reduce(collective, form, given, *how)
-        result = super()._reduce(collective, form, [from_numpy(to_numpy(value)) for value in given], *how)
-        return _like(given[0], to_numpy(result))
+        if compression is None:
+            return super().run(collective, form, given, **said)
+        moved = [from_numpy(to_numpy(value)) for value in given]
+        return _like(given[0], to_numpy(super().run(collective, form, moved, compression=compression, **said)))
 
 
 def _like(value: Any, result: Array) -> Any:

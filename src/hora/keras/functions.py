@@ -20,6 +20,8 @@ from hora.keras.adapter import on_host, to_numpy
 from hora.keras.compat import restore_state
 from hora.keras.optimizer import DistributedOptimizer
 from hora.ops import host
+from hora.ops.call import Call
+from hora.types import Kind
 
 __all__ = ["broadcast_global_variables", "broadcast_model", "broadcast_variables", "load_model"]
 
@@ -40,10 +42,11 @@ def broadcast_variables(
         return
     _check_number(ours, process_set, name)
     arrays = [to_numpy(variable) for variable in ours]
-    moved = [host.broadcast([on_host(array)], root_rank, f"{name}.{i}", process_set) for i, array in enumerate(arrays)]
+    calls = [Call(Kind.BROADCAST, f"{name}.{i}", process_set, root=root_rank) for i in range(len(arrays))]
+    moved = [host.start(call, [on_host(array)]) for call, array in zip(calls, arrays, strict=True)]
     root = session.engine().rank == root_rank
     for variable, array, started in zip(ours, arrays, moved, strict=True):
-        (result,) = started.wait()
+        (result,) = started.wait().tensors
         if not root:
             variable.assign(result.view(array.dtype))
 
@@ -54,8 +57,8 @@ def _is_random_state(variable: Any) -> bool:
 
 def _check_number(variables: Sequence[Any], process_set: ProcessSet, name: str) -> None:
     """All ranks see all ranks' numbers, so that a difference raises everywhere instead of leaving some waiting."""
-    (gathered,) = host.allgather([np.array([len(variables)])], f"{name}.number", process_set).wait()
-    numbers = gathered.tensor.tolist()
+    call = Call(Kind.ALLGATHER, f"{name}.number", process_set)
+    numbers = host.start(call, [np.array([len(variables)])]).wait().tensors[0].tolist()
     if len(set(numbers)) > 1:
         table = "\n".join(f"  rank {rank}: {n}" for rank, n in zip(process_set.ranks, numbers, strict=True))
         raise MismatchError(

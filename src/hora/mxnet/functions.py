@@ -17,6 +17,8 @@ from hora.errors import UsageError
 from hora.mxnet.adapter import put_back, view
 from hora.mxnet.compat import when_initialised
 from hora.ops import host
+from hora.ops.call import Call
+from hora.types import Kind
 
 __all__ = ["broadcast_parameters"]
 
@@ -56,6 +58,6 @@ def broadcast_parameters(
 def _broadcast(copies: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> None:
     """Of the copies that one process has on several devices, the first is sent."""
     memory = view(copies[0], write=True)
-    host.broadcast([memory], root_rank, name, process_set, into=[memory]).wait()
+    host.start(Call(Kind.BROADCAST, name, process_set, root=root_rank), [memory], [memory]).wait()
     for copy in copies:
         put_back(copy, memory)

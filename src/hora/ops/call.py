@@ -1,74 +1,54 @@
 """A collective as data: everything about one but its tensors.
 
-The forms of a front-end (``ops.forms``) make a ``Call`` of what the user said, and a framework carries it out. One that
-traces programs records it, and may carry it out many times, elsewhere.
+The forms of a front-end (``ops.forms``) make a ``Call`` of what the user said, and ``ops.operation`` carries it out. A
+framework that traces programs records it, and may carry it out many times, elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
+import msgspec
 
-from hora.engine.backend import UnderWay
+from hora.engine.backend import OperationOutcome
 from hora.engine.process_set import ProcessSet
-from hora.ops import host
 from hora.ops.compression import GradientCompressor
-from hora.ops.operation import GatheredRows
-from hora.types import Kind, ReduceOp, Reduction
+from hora.types import Kind, ReduceOp, Reduction, Rows
 
-__all__ = ["Call"]
+__all__ = ["Call", "Results"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_AVERAGE = Reduction(ReduceOp.AVERAGE)
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective; ``how`` only matters if it reduces, ``root`` if it broadcasts, ``splits`` to an alltoall."""
+class Call(msgspec.Struct, frozen=True):
+    """One collective; ``how`` only matters if it reduces, ``root`` if it broadcasts, ``splits`` to an alltoall. Splits
+    are plain numbers, or whatever a framework has for numbers that are not known yet."""
 
     kind: Kind
     name: str | None
     process_set: ProcessSet
-    how: Reduction = _AVERAGE
+    how: Reduction = Reduction(ReduceOp.SUM)
     root: int = -1
-    splits: tuple[int, ...] | None = None
+    splits: Any = None
     grouped: bool = False
     memory: GradientCompressor | None = None  # which then reduces each tensor itself; allreduce of gradients only
 
     @property
-    def gathers(self) -> bool:
-        """Whether results have as many rows as the ranks bring."""
-        return self.kind in (Kind.ALLGATHER, Kind.ALLTOALL)
+    def function(self) -> str:
+        """What the user called, as far as that is known: without ``_async``, and without a group's ``grouped_``."""
+        return self.kind.name.lower()
 
     @property
     def elementwise(self) -> bool:
         """Whether results are as the inputs, so that they can be written over them."""
-        return self.kind in (Kind.ALLREDUCE, Kind.BROADCAST)
-
-    def start(self, arrays: Sequence[Array], into: Sequence[Array] | None = None) -> UnderWay[list[Array]]:
-        """Submit it. ``into`` is where the results of an elementwise one are to be written. Of those that gather rows,
-        each result is followed by how many rows came from each rank.
-        """
-        name, ranks, grouped = self.name, self.process_set, self.grouped
-        if self.memory is not None:
-            assert name is not None
-            return host.compressed(arrays, self.memory, self.how.op, name, ranks)
-        match self.kind:
-            case Kind.ALLREDUCE:
-                return host.allreduce(arrays, self.how, name, ranks, grouped=grouped, into=into)
-            case Kind.BROADCAST:
-                return host.broadcast(arrays, self.root, name, ranks, into=into)
-            case Kind.REDUCESCATTER:
-                return host.reducescatter(arrays, self.how, name, ranks, grouped=grouped)
-            case Kind.ALLGATHER:
-                return host.allgather(arrays, name, ranks, grouped=grouped).then(_with_rows)
-            case _:
-                return host.alltoall(arrays[0], self.splits, name, ranks).then(lambda one: _with_rows([one]))
+        return self.kind.rows is Rows.WHOLE
 
 
-def _with_rows(gathered: Sequence[GatheredRows[Array]]) -> list[Array]:
-    return [part for g in gathered for part in (g.tensor, np.array(g.rows, np.int32))]
+class Results(NamedTuple, Generic[T]):
+    """What a collective gave: a tensor for each that was given; ``rows`` of those that gather, how many came from each
+    rank, for each tensor."""
+
+    tensors: list[T]
+    rows: Sequence[Any] = ()
+    outcome: OperationOutcome = OperationOutcome()

@@ -12,6 +12,7 @@ A framework's ``Compression`` derives from the one here and says how its tensors
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from hora.engine.process_set import ProcessSet
@@ -53,20 +54,17 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-class Element(Protocol):
-    """How one framework casts; the hook of ``Compression``."""
+@dataclass(frozen=True, slots=True)
+class Element:
+    """How one framework casts; the hook of ``Compression``.
 
-    @staticmethod
-    def is_wide(tensor: Any) -> bool:
-        """Whether it is a floating-point tensor of more than 16 bits an element."""
+    ``is_wide`` says whether a tensor is of floating-point numbers of more than 16 bits; ``dtype`` the framework's
+    element type, None if it has none, or cannot compute in it; ``cast`` gives the tensor in such a type.
+    """
 
-    @staticmethod
-    def dtype(narrow: DType) -> Any:
-        """The framework's element type; None if it has none, or cannot compute in it."""
-
-    @staticmethod
-    def cast(tensor: Any, dtype: Any) -> Any:
-        """The tensor in another of the framework's element types."""
+    is_wide: Callable[[Any], bool]
+    dtype: Callable[[DType], Any]
+    cast: Callable[[Any, Any], Any]
 
 
 class Cast(Compressor):
@@ -74,7 +72,7 @@ class Cast(Compressor):
 
     narrow: ClassVar[DType]
     dtype: ClassVar[Any]  # the same, as the framework calls it
-    element: ClassVar[type[Element]]
+    element: ClassVar[Element]
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
@@ -104,7 +102,7 @@ class Compression:
     fp16: type[Cast] = FP16Compressor
     bf16: type[Cast] = BF16Compressor
 
-    def __init_subclass__(cls, element: type[Element]) -> None:
+    def __init_subclass__(cls, element: Element) -> None:
         for name, cast in list(vars(Compression).items()):
             if isinstance(cast, type) and issubclass(cast, Cast) and (dtype := element.dtype(cast.narrow)) is not None:
                 about = {"__module__": cls.__module__, "__doc__": cast.__doc__, "element": element, "dtype": dtype}

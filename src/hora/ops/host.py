@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,26 +22,15 @@ from hora.engine.backend import OperationOutcome, UnderWay
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
 from hora.ops import operation
+from hora.ops.call import Call, Results
 from hora.ops.compression import GradientCompressor
-from hora.ops.operation import GatheredRows
 from hora.ops.steps import begin_step
-from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
+from hora.types import Buffer, DType, Kind, Reduction
 
-__all__ = [
-    "ALIGNMENT",
-    "Array",
-    "GatheredRows",
-    "address_of",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "compressed",
-    "dtype_of",
-    "empty",
-    "reducescatter",
-]
+__all__ = ["ALIGNMENT", "Array", "address_of", "allreduce", "dtype_of", "empty", "flat", "start"]
 
+T = TypeVar("T")
+U = TypeVar("U")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
@@ -113,6 +102,25 @@ def address_of(array: Array) -> int:
 # --- the collectives --------------------------------------------------------------------------------------------------
 
 
+def start(call: Call, arrays: Sequence[Array], into: Sequence[Array] | None = None) -> UnderWay[Results[Array]]:
+    """Begin a collective; the results are new arrays or, of an elementwise one, those of ``into``.
+
+    >>> from hora.engine.process_set import global_process_set
+    >>> session.init()
+    >>> start(Call(Kind.ALLGATHER, "x", global_process_set), [np.array([1.0, 2.0])]).wait()[:2]
+    ([array([1., 2.])], [(2,)])
+    >>> session.shutdown()
+    """
+    if call.memory is not None:
+        return _Finishing(_compressed(call, call.memory, arrays))
+    session.engine()
+    operation.check(call.kind, arrays, dtype_of)
+    if call.kind.ops and not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
+        return _widened(call, arrays, into)
+    of_a_step = call.grouped and call.kind is Kind.ALLREDUCE and call.name is not None and "gradients" in call.name
+    return begin_step(call.name if of_a_step else None, lambda: operation.start(_ADAPTER, call, arrays, into))
+
+
 def allreduce(
     arrays: Sequence[Array],
     how: Reduction,
@@ -122,7 +130,7 @@ def allreduce(
     grouped: bool = False,
     into: Sequence[Array] | None = None,
 ) -> UnderWay[list[Array]]:
-    """Combine; the results are new arrays, or those of ``into``.
+    """``start`` in short, for what Hora itself has to add up: the results are new arrays, or those of ``into``.
 
     >>> from hora.engine.process_set import global_process_set
     >>> from hora.types import ReduceOp
@@ -134,91 +142,55 @@ def allreduce(
     array([10., 20.])
     >>> session.shutdown()
     """
-    adapter = _adapter(Kind.ALLREDUCE, arrays)
-    if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
-        return _widened(arrays, lambda wide: allreduce(wide, how, name, process_set, grouped=grouped), into)
-    gradients = name if grouped and name is not None and "gradients" in name else ""
-    return begin_step(
-        gradients,
-        lambda: operation.allreduce(adapter, arrays, how, name, process_set, grouped=grouped, into=into),
-    )
+    call = Call(Kind.ALLREDUCE, name, process_set, how, grouped=grouped)
+    return start(call, arrays, into).then(lambda results: results.tensors)
 
 
-def compressed(
-    arrays: Sequence[Array], memory: GradientCompressor, op: ReduceOp, name: str, process_set: ProcessSet
-) -> UnderWay[list[Array]]:
-    """Combine gradients by a compressor with a memory; the results are new arrays."""
+def flat(results: Results[Array]) -> list[Array]:
+    """All arrays, then, of those that gather, how many rows came from each rank, for each of them."""
+    return [*results.tensors, *(np.array(rows, np.int32) for rows in results.rows)]
+
+
+def _compressed(call: Call, memory: GradientCompressor, arrays: Sequence[Array]) -> Callable[[], Results[Array]]:
+    """Begin to reduce gradients by a compressor with a memory; what waits for it."""
     own = [np.array(array, order="C") for array in arrays]  # it leaves the result where the gradient was
-    return _Finishing([memory.start(f"{name}.{i}", array, op, process_set) for i, array in enumerate(own)])
+    begun = [memory.start(f"{call.name}.{i}", a, call.how.op, call.process_set) for i, a in enumerate(own)]
+    return lambda: Results([finish() for finish in begun])
 
 
-class _Finishing(UnderWay[list[Array]]):
-    __slots__ = ("_finishes",)
+class _Finishing(UnderWay[T]):
+    """What a compressor with a memory has begun: operations of its own, so there is no one request."""
 
-    def __init__(self, finishes: list[Callable[[], Array]]) -> None:
-        self._finishes = finishes
+    __slots__ = ("_finish",)
+
+    def __init__(self, finish: Callable[[], T]) -> None:
+        self._finish = finish
 
     def done(self) -> bool:
         return False
 
-    def wait(self) -> list[Array]:
-        return [finish() for finish in self._finishes]
+    def wait(self) -> T:
+        return self._finish()
+
+    def then(self, change: Callable[[T], U]) -> UnderWay[U]:
+        return _Finishing(lambda: change(self._finish()))
 
 
-def broadcast(
-    arrays: Sequence[Array],
-    root: int,
-    name: str | None,
-    process_set: ProcessSet,
-    *,
-    into: Sequence[Array] | None = None,
-) -> UnderWay[list[Array]]:
-    """Copy the root's; the results are new arrays, or those of ``into``."""
-    adapter = _adapter(Kind.BROADCAST, arrays)
-    return operation.broadcast(adapter, arrays, root, name, process_set, into=into)
-
-
-def allgather(
-    arrays: Sequence[Array], name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> UnderWay[list[GatheredRows[Array]]]:
-    """Concatenate rows."""
-    return operation.allgather(_adapter(Kind.ALLGATHER, arrays), arrays, name, process_set, grouped=grouped)
-
-
-def alltoall(
-    array: Array, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet
-) -> UnderWay[GatheredRows[Array]]:
-    """Exchange rows."""
-    return operation.alltoall(_adapter(Kind.ALLTOALL, [array]), array, splits, name, process_set)
-
-
-def reducescatter(
-    arrays: Sequence[Array], how: Reduction, name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> UnderWay[list[Array]]:
-    """Combine, and keep this rank's rows."""
-    adapter = _adapter(Kind.REDUCESCATTER, arrays)
-    if not _WIDER.keys().isdisjoint([array.dtype for array in arrays]):
-        return _widened(arrays, lambda wide: reducescatter(wide, how, name, process_set, grouped=grouped))
-    return operation.reducescatter(adapter, arrays, how, name, process_set, grouped=grouped)
-
-
-def _widened(
-    arrays: Sequence[Array],
-    start: Callable[[list[Array]], UnderWay[list[Array]]],
-    into: Sequence[Array] | None = None,
-) -> UnderWay[list[Array]]:
+def _widened(call: Call, arrays: Sequence[Array], into: Sequence[Array] | None) -> UnderWay[Results[Array]]:
     """Begin a reduction of arrays some of which are of a type that is reduced in a wider one."""
     if into is not None:
         _check_into(arrays, into)
     types = [array.dtype for array in arrays]
 
-    def narrowed(results: list[Array]) -> list[Array]:
-        places = [empty(r.shape, t) for r, t in zip(results, types, strict=True)] if into is None else list(into)
-        for place, result in zip(places, results, strict=True):
+    def narrowed(results: Results[Array]) -> Results[Array]:
+        found = results.tensors
+        places = [empty(r.shape, t) for r, t in zip(found, types, strict=True)] if into is None else list(into)
+        for place, result in zip(places, found, strict=True):
             np.copyto(place, result, casting="unsafe")
-        return places
+        return results._replace(tensors=places)
 
-    return start([array.astype(_WIDER.get(array.dtype, array.dtype), copy=False) for array in arrays]).then(narrowed)
+    wide = [array.astype(_WIDER.get(array.dtype, array.dtype), copy=False) for array in arrays]
+    return start(call, wide).then(narrowed)
 
 
 # --- arrays as memory -------------------------------------------------------------------------------------------------
@@ -276,13 +248,6 @@ class _Adapter:
 
 
 _ADAPTER = _Adapter()
-
-
-def _adapter(kind: Kind, arrays: Sequence[Array]) -> _Adapter:
-    """The adapter, for arrays that it can take."""
-    session.engine()
-    operation.check(kind, arrays, dtype_of)
-    return _ADAPTER
 
 
 def _moved_as(array: Array) -> DType:

@@ -21,6 +21,8 @@ from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import HorovodInternalError
 from hora.ops import host
+from hora.ops.call import Call
+from hora.types import Kind
 
 __all__ = ["allgather_object", "broadcast_bytes", "broadcast_object", "pack", "unpack"]
 
@@ -128,12 +130,13 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """
     engine = session.engine()
     data, failure = pack(obj, engine.key, engine.rank)
-    (gathered,) = host.allgather([np.frombuffer(data, np.uint8)], name and f"{name}.object", process_set).wait()
+    call = Call(Kind.ALLGATHER, name and f"{name}.object", process_set)
+    gathered = host.start(call, [np.frombuffer(data, np.uint8)]).wait()
     if failure is not None:
         raise failure
-    received = gathered.tensor.data
+    received = gathered.tensors[0].data
     objects, start = [], 0
-    for rank, nbytes in zip(process_set.ranks, gathered.rows, strict=True):
+    for rank, nbytes in zip(process_set.ranks, gathered.rows[0], strict=True):
         objects.append(unpack(bytes(received[start : start + nbytes]), engine.key, rank))
         start += nbytes
     return objects
@@ -141,7 +144,12 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 def broadcast_bytes(data: bytes, root_rank: int, name: str | None, process_set: ProcessSet) -> bytes:
     """The root's bytes; first their number, then themselves. Others give none."""
-    (length,) = host.broadcast([np.array([len(data)])], root_rank, name and f"{name}.length", process_set).wait()
+
+    def sent(what: str, array: host.Array) -> host.Array:
+        call = Call(Kind.BROADCAST, name and f"{name}.{what}", process_set, root=root_rank)
+        return host.start(call, [array]).wait().tensors[0]
+
+    length = sent("length", np.array([len(data)]))
     block = np.frombuffer(data, np.uint8) if data else np.empty(int(length[0]), np.uint8)
-    (received,) = host.broadcast([block], root_rank, name and f"{name}.object", process_set).wait()
+    received = sent("object", block)
     return data or received.tobytes()

@@ -36,7 +36,7 @@ def step_of(gradients: str, done: bool = False) -> Iterator[None]:
         steps[gradients] += 1
 
 
-def begin_step(gradients: str, start: Callable[[], UnderWay[T]]) -> UnderWay[T]:
+def begin_step(gradients: str | None, start: Callable[[], UnderWay[T]]) -> UnderWay[T]:
     """What ``start`` begins, if it is a step of the gradients of that name."""
     if not gradients:
         return start()

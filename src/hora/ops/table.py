@@ -1,9 +1,10 @@
 """The one table of collectives. Every front-end's functions, their documentation and their type stubs are made from it.
 
-The table says, for each collective, which forms exist, what arguments they take, which reduce operations and element
-types make sense, what it means and what its gradient is. It is data: ``ops.resolve`` checks arguments against it,
-``ops.document`` writes docstrings from it, and a test holds each front-end to it, form by form and argument by
-argument. A rule is written down here once or not at all.
+The table says, for each collective, which forms exist, what arguments they take, which reduce operations make sense,
+what it means and what its gradient is, in words and as data. ``ops.forms`` makes functions of it, ``ops.resolve``
+checks operations against it, ``ops.backward`` carries gradients out by it, ``ops.document`` writes docstrings from it,
+and a test holds each front-end to it, form by form and argument by argument. What the engine must know, too (which rows
+a rank gets, which operations a kind can do), is said of the kinds themselves, in ``hora.types``.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from hora.types import DType, Kind, ReduceOp
+from hora.types import Kind, ReduceOp, Reduction
 
-__all__ = ["FUNCTIONS", "TABLE", "Argument", "Collective", "Form"]
+__all__ = ["BACKWARD", "FUNCTIONS", "TABLE", "Argument", "Backward", "Collective", "Form", "Kept"]
 
 
 class Form(enum.Enum):
@@ -64,13 +65,34 @@ class Argument:
     only: tuple[Form, ...] = ()
 
 
+class Kept(enum.Enum):
+    """What a rank keeps of the collective that its incoming gradients go through."""
+
+    ALL = enum.auto()
+    AT_ROOT = enum.auto()  # all of it on the root, and zeros elsewhere
+    OWN_ROWS = enum.auto()  # of the rows that came together, those that it brought
+    RETURNED = enum.auto()  # what came back, with zeros for rows that had not been sent
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The gradient of a collective: the incoming gradients go through another one.
+
+    ``how`` is how that combines them; as the collective itself, if it is not said. ``ops`` are those that have a
+    gradient. ``scaled``: multiplied beforehand by the collective's factors, and for Sum by the number of ranks.
+    """
+
+    kind: Kind
+    kept: Kept = Kept.ALL
+    how: Reduction | None = None
+    ops: frozenset[ReduceOp] = frozenset(ReduceOp)
+    scaled: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective, in all its forms.
-
-    ``ops`` is empty where nothing is reduced; ``dtypes`` where no tensor is involved. ``least_dims`` is 1 where rows
-    (the first dimension) matter, so that a 0-d tensor makes no sense.
-    """
+    """One collective, in all its forms. ``ops`` is empty where nothing is reduced; ``gradient`` says in words what
+    ``backward`` is."""
 
     name: str
     kind: Kind | None
@@ -80,10 +102,9 @@ class Collective:
     arguments: tuple[Argument, ...]
     returns: str = ""
     gradient: str = ""
+    backward: Backward | None = None
     example: str = ""
     ops: frozenset[ReduceOp] = frozenset()
-    dtypes: frozenset[DType] = frozenset(DType)
-    least_dims: int = 0
 
     def parameters(self, form: Form) -> tuple[Argument, ...]:
         """The arguments of one form, in the order of its signature."""
@@ -94,6 +115,7 @@ class Collective:
         )
 
 
+MEAN = Reduction(ReduceOp.AVERAGE)
 ALL_FORMS = tuple(Form)
 SINGLE_FORMS = (Form.SYNC, Form.ASYNC, Form.INPLACE, Form.ASYNC_INPLACE)
 NOT_IN_PLACE = (Form.SYNC, Form.ASYNC, Form.GROUPED, Form.GROUPED_ASYNC)
@@ -147,7 +169,8 @@ TABLE: tuple[Collective, ...] = (
         "the combined tensor",
         "the allreduce of the incoming gradients with the same op and factors, which for Sum and Average is exact."
         " Min, Max and Product have none: asking for it raises.",
-        ops=frozenset(ReduceOp),
+        Backward(Kind.ALLREDUCE, ops=frozenset({ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM})),
+        ops=Kind.ALLREDUCE.ops,
         example="With [1, 2] on rank 0 and [3, 6] on rank 1, Sum gives [4, 8] on both, Average [2, 4].",
     ),
     Collective(
@@ -161,7 +184,6 @@ TABLE: tuple[Collective, ...] = (
         (TENSOR, NAME, OP, PROCESS_SET),
         "the combined tensor, coalesced",
         ops=frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
-        dtypes=frozenset(DType) - {DType.BOOL},
     ),
     Collective(
         "allgather",
@@ -174,7 +196,7 @@ TABLE: tuple[Collective, ...] = (
         "the concatenation, the same on every rank",
         "the Average of the incoming gradients over the ranks, of which each keeps its own rows: Horovod's"
         " convention. The exact one is their Sum, as many times larger as there are ranks.",
-        least_dims=1,
+        Backward(Kind.ALLREDUCE, Kept.OWN_ROWS, MEAN),
         example="With [1] on rank 0 and [2, 3] on rank 1, both get [1, 2, 3].",
     ),
     Collective(
@@ -187,6 +209,7 @@ TABLE: tuple[Collective, ...] = (
         "the root's tensor",
         "on the root the Average of the incoming gradients, and zero elsewhere: Horovod's convention. The exact one"
         " is their Sum, as many times larger as there are ranks.",
+        Backward(Kind.ALLREDUCE, Kept.AT_ROOT, MEAN),
         example="With [1, 2] on rank 0 and [3, 6] on rank 1, root 1 gives [3, 6] on both.",
     ),
     Collective(
@@ -210,7 +233,7 @@ TABLE: tuple[Collective, ...] = (
         ),
         "the rows received; with ``splits`` given, also how many came from each rank (a 1-d int32 tensor)",
         "sent back the way the rows came, which is exact.",
-        least_dims=1,
+        Backward(Kind.ALLTOALL, Kept.RETURNED),
         example="With [1, 2, 3] and splits [1, 2] on rank 0, [4, 5] and splits [1, 1] on rank 1, rank 0 gets [1, 4] and"
         " rank 1 gets [2, 3, 5].",
     ),
@@ -225,8 +248,8 @@ TABLE: tuple[Collective, ...] = (
         "this rank's rows of the combined tensor",
         "the allgather of the incoming gradients times the factors, and times the number of ranks if the op is Sum:"
         " Horovod's convention. The exact one is as many times smaller as there are ranks.",
-        ops=frozenset({ReduceOp.SUM, ReduceOp.AVERAGE}),
-        least_dims=1,
+        Backward(Kind.ALLGATHER, scaled=True),
+        ops=Kind.REDUCESCATTER.ops,
         example="With [1, 2, 3] on rank 0 and [10, 20, 30] on rank 1, Sum gives [11, 22] on rank 0 and [33] on rank 1.",
     ),
     Collective(
@@ -236,7 +259,6 @@ TABLE: tuple[Collective, ...] = (
         "Wait until every rank has called this.",
         "",
         (PROCESS_SET,),
-        dtypes=frozenset(),
     ),
     Collective(
         "join",
@@ -253,7 +275,6 @@ TABLE: tuple[Collective, ...] = (
             Argument("average_active", "Divide averages by the number of ranks that have not joined.", "bool", "False"),
         ),
         "the last rank to join",
-        dtypes=frozenset(),
     ),
 )
 
@@ -261,3 +282,6 @@ FUNCTIONS: dict[str, tuple[Collective, Form]] = {
     form.function(collective.name): (collective, form) for collective in TABLE for form in collective.forms
 }
 """Every function of the table by its name: ``FUNCTIONS["grouped_allreduce_async_"]``."""
+
+BACKWARD = {c.kind: c.backward for c in TABLE if c.kind is not None and c.backward is not None}
+"""How gradients flow through each kind."""

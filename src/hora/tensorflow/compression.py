@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from hora.ops import compression
-from hora.ops.compression import Compressor, NoneCompressor
-from hora.types import DType
+from hora.ops.compression import Compressor, Element, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class _Element:
-    @staticmethod
-    def is_wide(tensor: Any) -> bool:
-        return bool(tensor.dtype.is_floating) and tensor.dtype.size > 2
-
-    @staticmethod
-    def dtype(narrow: DType) -> Any:
-        return tf.dtypes.as_dtype(narrow.name.lower())
-
-    @staticmethod
-    def cast(tensor: Any, dtype: Any) -> Any:
-        return tf.cast(tensor, dtype)
+_ELEMENT = Element(
+    lambda tensor: bool(tensor.dtype.is_floating) and tensor.dtype.size > 2,
+    lambda narrow: tf.dtypes.as_dtype(narrow.name.lower()),
+    tf.cast,
+)
 
 
-class Compression(compression.Compression, element=_Element):
+class Compression(compression.Compression, element=_ELEMENT):
     """The compressors to choose from.
 
     >>> small, context = Compression.bf16.compress(tf.ones(2))

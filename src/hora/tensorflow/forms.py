@@ -15,19 +15,17 @@ import tensorflow as tf
 from hora.engine import session
 from hora.engine.process_set import ProcessSet
 from hora.errors import UsageError
-from hora.ops.call import Call
+from hora.ops.call import Call, Results
 from hora.ops.forms import Forms
 from hora.ops.resolve import check_rows, reduction
-from hora.ops.table import FUNCTIONS, Collective, Form
+from hora.ops.table import Collective, Form
 from hora.tensorflow import gradients
 from hora.tensorflow.adapter import dtype_of, plain
 from hora.tensorflow.graph import after_all, in_session
 from hora.tensorflow.slices import Slices, check_slices
-from hora.types import DType, Kind, ReduceOp
+from hora.types import DType, Kind
 
 __all__ = ["TensorFlowForms"]
-
-_ALLREDUCE = FUNCTIONS["allreduce"][0]
 
 
 class TensorFlowForms(Forms[Any]):
@@ -37,25 +35,12 @@ class TensorFlowForms(Forms[Any]):
     def dtype_of(self, tensor: Any) -> DType:
         return dtype_of(tensor)
 
-    def carry(self, call: Call, tensors: list[Any], in_place: bool) -> list[Any]:
-        name, ranks = call.name, call.process_set
+    def carry(self, call: Call, tensors: list[Any], in_place: bool) -> Results[Any]:
         _check(call, tensors)
-        match call.kind:
-            case Kind.ALLREDUCE:
-                return gradients.allreduce(tensors, call.how, name, ranks, grouped=call.grouped)
-            case Kind.REDUCESCATTER:
-                return gradients.reducescatter(tensors, call.how, name, ranks, grouped=call.grouped)
-            case Kind.ALLGATHER:
-                return gradients.allgather(tensors, name, ranks, grouped=call.grouped)
-            case Kind.BROADCAST:
-                return [gradients.broadcast(tensors[0], call.root, name, ranks)]
-            case _:
-                return list(gradients.alltoall(tensors[0], call.splits, name, ranks))
+        return gradients.carry(call, tensors)
 
     def splits(self, splits: Any) -> Any:
         """A tensor: in a graph its numbers are not known yet."""
-        if splits is None:
-            return None
         splits = plain(splits)
         if not splits.dtype.is_integer or splits.shape.rank not in (None, 1):
             raise UsageError(
@@ -64,50 +49,32 @@ class TensorFlowForms(Forms[Any]):
             )
         return splits
 
-    def _reduce(
-        self,
-        collective: Collective,
-        form: Form,
-        given: Sequence[Any],
-        op: ReduceOp | None,
-        average: bool | None,
-        prescale: float,
-        postscale: float,
-        name: str | None,
-        process_set: ProcessSet,
-        compression: Any,
-    ) -> Any:
-        """``tf.IndexedSlices`` are gathered, as a group of their own."""
-        how = op, average, prescale, postscale
+    def run(self, collective: Collective, form: Form, given: Sequence[Any], **said: Any) -> Any:
+        """In place are variables; ``tf.IndexedSlices`` are gathered, as a group of their own."""
+        if form.in_place:
+            return _assign_from_root(given[0], said["root_rank"], said["name"], said["process_set"])
         sparse = {i: tensor for i, tensor in enumerate(given) if isinstance(tensor, tf.IndexedSlices)}
-        if not sparse or collective is not _ALLREDUCE:
-            return super()._reduce(collective, form, given, *how, name, process_set, compression)
+        if not sparse or collective.kind is not Kind.ALLREDUCE:
+            return super().run(collective, form, given, **said)
+        how = said["op"], said["average"], said["prescale_factor"], said["postscale_factor"]
+        name, process_set = said["name"], said["process_set"]
         check_slices(reduction(collective, [], *how))  # before anything is said about types
         types = [dtype_of(plain(slices.values)) for slices in sparse.values()]
         dense = [i for i in range(len(given)) if i not in sparse]
-        parts = Slices(list(sparse.values()), compression)
+        parts = Slices(list(sparse.values()), said["compression"])
         results: list[Any] = [None] * len(given)
         if dense:
-            made = super()._reduce(
-                collective, Form.GROUPED, [given[i] for i in dense], *how, name, process_set, compression
-            )
+            made = super().run(collective, Form.GROUPED, [given[i] for i in dense], **said)
             for i, result in zip(dense, made, strict=True):
                 results[i] = result
-        gathered = gradients.allgather(parts.sent, name and f"{name}.slices", process_set, grouped=True)
-        for i, part in zip(
-            sparse, parts.combined(gathered, reduction(collective, types, *how), process_set), strict=True
-        ):
+        call = Call(Kind.ALLGATHER, name and f"{name}.slices", process_set, grouped=True)
+        gathered = gradients.carry(call, parts.sent).tensors
+        combined = parts.combined(gathered, reduction(collective, types, *how), process_set)
+        for i, part in zip(sparse, combined, strict=True):
             results[i] = part
         return results if form.grouped else results[0]
 
-    def broadcast(
-        self, form: Form, given: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet
-    ) -> Any:
-        if not form.in_place:
-            return super().broadcast(form, given, root_rank, name, process_set)
-        return _assign_from_root(given[0], root_rank, name, process_set)
-
-    def barrier(self, form: Form, process_set: ProcessSet) -> Any:
+    def barrier(self, form: Form, *, process_set: ProcessSet) -> Any:
         def meet() -> int:
             session.engine().barrier(process_set)
             return 0
@@ -115,7 +82,7 @@ class TensorFlowForms(Forms[Any]):
         met = after_all(meet)
         return met.op if in_session() else None
 
-    def join(self, form: Form, device: int, average_active: bool) -> Any:
+    def join(self, form: Form, *, device: int, average_active: bool) -> Any:
         if tf.executing_eagerly():
             return session.engine().join(average_active)
         return after_all(lambda: session.engine().join(average_active))
@@ -136,12 +103,11 @@ def _assign_from_root(variables: Any, root_rank: int, name: str | None, process_
 
 def _check(call: Call, tensors: Sequence[Any]) -> None:
     """Refuse here what would only be refused when a graph runs; there the number of dimensions may be unknown yet."""
-    function = call.kind.name.lower()
-    _refuse_none(tensors, f"grouped_{function}")
+    _refuse_none(tensors, f"grouped_{call.function}")
     for tensor in tensors:
         dtype_of(tensor)
         if not call.elementwise and tensor.shape.rank is not None:
-            check_rows(function, [0] * tensor.shape.rank)
+            check_rows(call.function, [0] * tensor.shape.rank)
 
 
 def _refuse_none(tensors: Sequence[Any], function: str) -> None:

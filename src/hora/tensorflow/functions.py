@@ -16,10 +16,12 @@ from hora.engine.backend import UnderWay
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UnsupportedError, UsageError
 from hora.ops import host
+from hora.ops.call import Call, Results
 from hora.ops.host import Array
 from hora.ops.objects import allgather_object, broadcast_object
 from hora.tensorflow.graph import carry, in_session, traced_name
 from hora.tensorflow.surface import plainly
+from hora.types import Kind
 
 __all__ = [
     "allgather_object",
@@ -111,15 +113,16 @@ def assign_from_root(variables: Sequence[Any], root_rank: int, name: str | None,
     """Broadcast all of them as one group and assign; in a graph for sessions, returns the operation."""
     own = [own_variable(variable) for variable in variables]
     values = [variable.read_value() for variable in own]
-    name = traced_name("broadcast", name)
+    call = Call(Kind.BROADCAST, traced_name("broadcast", name), process_set, root=root_rank)
 
     def start(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
         like = [(array.dtype, array.shape) for array in arrays]
 
-        def with_types(results: list[Array]) -> list[Array]:
-            return [result.view(dtype).reshape(shape) for result, (dtype, shape) in zip(results, like, strict=True)]
+        def with_types(results: Results[Array]) -> list[Array]:
+            pairs = zip(results.tensors, like, strict=True)
+            return [result.view(dtype).reshape(shape) for result, (dtype, shape) in pairs]
 
-        return host.broadcast([_as_bits(a) for a in arrays], root_rank, name, process_set).then(with_types)
+        return host.start(call, [_as_bits(array) for array in arrays]).then(with_types)
 
     results = carry(start, values, [value.dtype for value in values], [value.shape for value in values])
     if tf.executing_eagerly() and session.engine().rank == root_rank:

@@ -1,165 +1,100 @@
-"""Gradients of the collectives, as ``ops.table`` states them; ``torch.autograd`` has the same and says what is exact.
-
-Each function here takes lists of tensors, carries the collective out and tells TensorFlow its gradient, eagerly or in a
-graph. The gradient's operation is named after the forward one (``allreduce.loss.grad``), so ranks pair them whatever
-order their backward passes take. It is itself differentiable.
-"""
+"""Gradients of the collectives in TensorFlow, by ``ops.backward``, eagerly or in a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+import msgspec
 import tensorflow as tf
 
 from hora.engine.backend import UnderWay
-from hora.engine.process_set import ProcessSet
-from hora.errors import UsageError
 from hora.ops import host
-from hora.ops.host import Array, GatheredRows
+from hora.ops.backward import Gradients
+from hora.ops.call import Call, Results
+from hora.ops.host import Array
+from hora.tensorflow import graph
 from hora.tensorflow.compat import could_possibly_record
-from hora.tensorflow.graph import Start, carry, traced_name
-from hora.types import ReduceOp, Reduction
+from hora.types import Rows
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
+__all__ = ["carry"]
 
-_SMOOTH = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
+
+def carry(call: Call, tensors: Sequence[Any]) -> Results[Any]:
+    """Carry it out, and tell TensorFlow its gradient. ``call.splits`` are a tensor, or None."""
+    kind = f"grouped_{call.function}" if call.grouped else call.function
+    start = _Named(kind, msgspec.structs.replace(call, name=graph.traced_name(kind, call.name)))
+    n, splits = len(tensors), [] if call.splits is None else [call.splits]
+    rows: list[Any] = []
+
+    def forward(inputs: Sequence[Any]) -> list[Any]:
+        dtypes, shapes = [t.dtype for t in inputs], [t.shape for t in inputs]
+        if call.kind.rows is not Rows.WHOLE:
+            shapes = [tf.TensorShape([None, *shape[1:]]) if shape.rank is not None else shape for shape in shapes]
+        if call.kind.gathers:
+            dtypes, shapes = [*dtypes, *[tf.int32] * n], [*shapes, *[[call.process_set.size()]] * n]
+        results = graph.carry(start, [*inputs, *splits], dtypes, shapes)
+        rows[:] = results[n:]
+        return results[:n]
+
+    def backward(grads: list[Any], places: list[int]) -> list[Any]:
+        given, came = [tensors[i] for i in places], [rows[i] for i in places] if rows else []
+        return _GRADIENTS.of(call, f"{start.name}.grad", grads, given, came)
+
+    return Results(_with_gradient(tensors, forward, backward), rows)
 
 
 class _Named:
     """A way to begin a collective that remembers the name it was given, for the gradient to be called after it."""
 
-    def __init__(self, kind: str, name: str | None, start: Start) -> None:
-        self._start, self.name = start, f"{kind}.{name}"
+    def __init__(self, kind: str, call: Call) -> None:
+        self._call, self.name = call, f"{kind}.{call.name}"
 
     def __call__(self, arrays: Sequence[Array]) -> UnderWay[list[Array]]:
-        started = self._start(arrays)
+        call = self._call
+        if call.splits is not None:
+            *arrays, splits = arrays
+            call = msgspec.structs.replace(call, splits=splits.tolist())
+        started = host.start(call, arrays)
         self.name = started.request.name
-        return started
+        return started.then(host.flat)
 
 
-def allreduce(
-    tensors: Sequence[Any], how: Reduction, name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> list[Any]:
-    kind = "grouped_allreduce" if grouped else "allreduce"
-    name = traced_name(kind, name)
-    start = _Named(kind, name, lambda arrays: host.allreduce(arrays, how, name, process_set, grouped=grouped))
+class _Gradients(Gradients[Any]):
+    """``given`` are the tensors."""
 
-    def backward(grads: list[Any]) -> list[Any]:
-        if how.op not in _SMOOTH:
-            raise UsageError(
-                f"the gradient of allreduce with op={how.op.name.capitalize()} was asked for. None is defined. Use"
-                " tf.stop_gradient on its result, or op=Sum or op=Average."
-            )
-        return allreduce(grads, how, f"{start.name}.grad", process_set, grouped=grouped)
+    advice = "Use tf.stop_gradient on its result"
 
-    def forward(inputs: Sequence[Any]) -> list[Any]:
-        return carry(start, inputs, [t.dtype for t in inputs], [t.shape for t in inputs])
+    def carry(self, call: Call, grads: list[Any]) -> Results[Any]:
+        return carry(call, grads)
 
-    return _with_gradient(tensors, forward, backward)
+    def scaled(self, grad: Any, factor: float) -> Any:
+        return grad * tf.cast(factor, grad.dtype)
 
+    def zeros(self, like: Any) -> Any:
+        with tf.control_dependencies([like]):  # a session runs what is asked for, and the root waits for this rank
+            return tf.zeros_like(like)
 
-def broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet) -> Any:
-    name = traced_name("broadcast", name)
-    start = _Named("broadcast", name, lambda arrays: host.broadcast(arrays, root, name, process_set))
+    def own_rows(self, grad: Any, rows: Any, mine: int, given: Any) -> Any:
+        start = tf.reduce_sum(rows[:mine])
+        return grad[start : start + rows[mine]]
 
-    def backward(grads: list[Any]) -> list[Any]:
-        averaged = allreduce(grads, Reduction(ReduceOp.AVERAGE), f"{start.name}.grad", process_set)
-        if process_set.members[process_set.rank()] == root:
-            return averaged
-        with tf.control_dependencies(averaged):  # a session runs what is asked for, and the root waits for this rank
-            return [tf.zeros_like(grads[0])]
-
-    def forward(inputs: Sequence[Any]) -> list[Any]:
-        return carry(start, inputs, [tensor.dtype], [tensor.shape])
-
-    return _with_gradient([tensor], forward, backward)[0]
+    def returned(self, grad: Any, given: Any) -> Any:
+        shape = tf.shape(given)
+        missing = tf.concat([[shape[0] - tf.shape(grad)[0]], shape[1:]], 0)
+        return tf.concat([grad, tf.zeros(missing, grad.dtype)], 0)
 
 
-def allgather(tensors: Sequence[Any], name: str | None, process_set: ProcessSet, *, grouped: bool = False) -> list[Any]:
-    kind = "grouped_allgather" if grouped else "allgather"
-    name = traced_name(kind, name)
-
-    def begin(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
-        return host.allgather(arrays, name, process_set, grouped=grouped).then(_with_rows)
-
-    start = _Named(kind, name, begin)
-    own: list[Any] = []
-
-    def forward(inputs: Sequence[Any]) -> list[Any]:
-        n = len(inputs)
-        dtypes = [*(t.dtype for t in inputs), *[tf.int32] * n]
-        shapes = [*(_any_rows(t.shape) for t in inputs), *[[process_set.size()]] * n]
-        results = carry(start, inputs, dtypes, shapes)
-        own[:] = results[n:]
-        return results[:n]
-
-    def backward(grads: list[Any]) -> list[Any]:
-        # Only floating-point tensors have gradients; the rows of others in the group are not needed.
-        mine = process_set.rank()
-        rows = [r for r, t in zip(own, tensors, strict=True) if t.dtype.is_floating]
-        averaged = allreduce(grads, Reduction(ReduceOp.AVERAGE), f"{start.name}.grad", process_set, grouped=grouped)
-        starts = [tf.reduce_sum(r[:mine]) for r in rows]
-        return [g[s : s + r[mine]] for g, r, s in zip(averaged, rows, starts, strict=True)]
-
-    return _with_gradient(tensors, forward, backward)
-
-
-def alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
-    """The rows received, and how many came from each rank; ``splits`` is None or an integer tensor."""
-    name = traced_name("alltoall", name)
-
-    def begin(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
-        numbers = arrays[1].tolist() if len(arrays) > 1 else None
-        started = host.alltoall(arrays[0], numbers, name, process_set)
-        return started.then(lambda gathered: _with_rows([gathered]))
-
-    start = _Named("alltoall", name, begin)
-    rows: list[Any] = []
-
-    def forward(inputs: Sequence[Any]) -> list[Any]:
-        given = list(inputs) if splits is None else [*inputs, splits]
-        shapes = [_any_rows(tensor.shape), [process_set.size()]]
-        received, counts = carry(start, given, [tensor.dtype, tf.int32], shapes)
-        rows[:] = [counts]
-        return [received]
-
-    def backward(grads: list[Any]) -> list[Any]:
-        sent_back, _ = alltoall(grads[0], rows[0], f"{start.name}.grad", process_set)
-        # Rows beyond the splits went nowhere: their gradient is zero.
-        shape = tf.shape(tensor)
-        stayed = tf.concat([[shape[0] - tf.shape(sent_back)[0]], shape[1:]], 0)
-        return [tf.concat([sent_back, tf.zeros(stayed, sent_back.dtype)], 0)]
-
-    (received,) = _with_gradient([tensor], forward, backward)
-    return received, rows[0]
-
-
-def reducescatter(
-    tensors: Sequence[Any], how: Reduction, name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> list[Any]:
-    kind = "grouped_reducescatter" if grouped else "reducescatter"
-    name = traced_name(kind, name)
-    start = _Named(kind, name, lambda arrays: host.reducescatter(arrays, how, name, process_set, grouped=grouped))
-
-    def backward(grads: list[Any]) -> list[Any]:
-        factor = how.prescale * how.postscale * (process_set.size() if how.op is ReduceOp.SUM else 1)
-        scaled = [grad * tf.cast(factor, grad.dtype) for grad in grads] if factor != 1 else grads
-        return allgather(scaled, f"{start.name}.grad", process_set, grouped=grouped)
-
-    def forward(inputs: Sequence[Any]) -> list[Any]:
-        return carry(start, inputs, [t.dtype for t in inputs], [_any_rows(t.shape) for t in inputs])
-
-    return _with_gradient(tensors, forward, backward)
+_GRADIENTS = _Gradients()
 
 
 def _with_gradient(
     tensors: Sequence[Any],
     forward: Callable[[Sequence[Any]], list[Any]],
-    backward: Callable[[list[Any]], list[Any]],
+    backward: Callable[[list[Any], list[int]], list[Any]],
 ) -> list[Any]:
-    """Carry it out; ``backward`` gets the gradients of the floating-point tensors only, all of them, dense."""
+    """Carry it out; ``backward`` gets the gradients of the floating-point tensors only, all of them, dense, and their
+    places."""
     floating = [i for i, tensor in enumerate(tensors) if tensor.dtype.is_floating]
     if not floating or (tf.executing_eagerly() and not could_possibly_record()):
         return forward(tensors)
@@ -170,7 +105,7 @@ def _with_gradient(
         def gradient(*grads: Any) -> list[Any]:
             dense = [_dense(grads[i], results[i]) for i in floating]
             found: list[Any] = [None] * len(tensors)
-            for i, grad in zip(floating, backward(dense), strict=True):
+            for i, grad in zip(floating, backward(dense, floating), strict=True):
                 found[i] = grad
             return found
 
@@ -184,12 +119,3 @@ def _dense(grad: Any, result: Any) -> Any:
     if grad is None:
         return tf.zeros_like(result)
     return tf.cast(tf.convert_to_tensor(grad), result.dtype)
-
-
-def _with_rows(gathered: Sequence[GatheredRows[Array]]) -> list[Array]:
-    """All arrays, then how many rows came from each rank, for each of them."""
-    return [*(g.tensor for g in gathered), *(np.array(g.rows, np.int32) for g in gathered)]
-
-
-def _any_rows(shape: Any) -> Any:
-    return shape if shape.rank is None else tf.TensorShape([None, *shape[1:]])

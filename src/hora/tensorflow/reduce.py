@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 import tensorflow as tf
 
 from hora.engine.backend import UnderWay
@@ -66,12 +67,13 @@ def reduce_gradients(
     for tensor in small:
         dtype_of(tensor)
     parts = Slices([result[i] for i in sparse], compression)
+    reduce = Call(Kind.ALLREDUCE, name, process_set, how, grouped=True)
     if not sparse:
-        reduced, gathered = differentiable.allreduce(small, how, name, process_set, grouped=True), []
+        reduced, gathered = differentiable.carry(reduce, small).tensors, []
     elif not dense:
-        reduced, gathered = [], differentiable.allgather(parts.sent, f"{name}.slices", process_set, grouped=True)
+        reduced, gathered = [], differentiable.carry(_gather(reduce), parts.sent).tensors
     else:
-        reduced, gathered = _both(small, parts.sent, how, name, process_set)
+        reduced, gathered = _both(small, parts.sent, reduce)
     for i, tensor, (_, context) in zip(dense, reduced, packed, strict=True):
         result[i] = compression.decompress(tensor, context)
     if sparse:
@@ -87,27 +89,27 @@ def _compressed(
     places = [i for i, gradient in enumerate(gradients) if gradient is not None]
     dense = [plain(_dense(gradients[i])) for i in places]
     call = Call(Kind.ALLREDUCE, name, process_set, how, memory=compression)
-    results = carry(call.start, dense, [t.dtype for t in dense], [t.shape for t in dense])
+
+    def start(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
+        return host.start(call, arrays).then(host.flat)
+
+    results = carry(start, dense, [t.dtype for t in dense], [t.shape for t in dense])
     for i, result in zip(places, results, strict=True):
         gradients[i] = result
     return gradients
 
 
-def _both(
-    dense: Sequence[Any], sent: Sequence[Any], how: Reduction, name: str, process_set: ProcessSet
-) -> tuple[list[Any], list[Any]]:
+def _both(dense: Sequence[Any], sent: Sequence[Any], reduce: Call) -> tuple[list[Any], list[Any]]:
     """Dense gradients and the parts of slices in one operation of the graph, which begins both and then waits for both.
 
     In two, a thread of TensorFlow that waits for one could be missing to begin the other.
     """
-    n = len(dense)
-    kind = "grouped_allreduce"
-    name = traced_name(kind, name) or name
+    n, name = len(dense), traced_name("grouped_allreduce", reduce.name) or reduce.name
+    reduce = msgspec.structs.replace(reduce, name=name)
 
     def start(arrays: Sequence[Array]) -> UnderWay[list[Array]]:
-        reduced = host.allreduce(arrays[:n], how, name, process_set, grouped=True)
-        gathered = host.allgather(arrays[n:], f"{name}.slices", process_set, grouped=True)
-        return reduced.then(lambda arrays: [*arrays, *(part.tensor for part in gathered.wait())])
+        reduced, gathered = host.start(reduce, arrays[:n]), host.start(_gather(reduce), arrays[n:])
+        return reduced.then(lambda results: [*results.tensors, *gathered.wait().tensors])
 
     def forward(*tensors: Any) -> tuple[list[Any], Any]:
         shapes = [*(t.shape for t in dense), *(tf.TensorShape([None, *t.shape[1:]]) for t in sent)]
@@ -115,6 +117,11 @@ def _both(
 
     results = list(tf.custom_gradient(forward)(*dense, *sent))
     return results[:n], results[n:]
+
+
+def _gather(reduce: Call) -> Call:
+    """What gathers the slices beside it."""
+    return Call(Kind.ALLGATHER, f"{reduce.name}.slices", reduce.process_set, grouped=True)
 
 
 def _no_gradient(*_: Any) -> Any:

@@ -19,10 +19,11 @@ import tensorflow as tf
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import EnvironmentUnfit, UsageError
+from hora.ops.call import Call
 from hora.ops.numbering import name_of
 from hora.tensorflow import gradients
 from hora.tensorflow.surface import plainly
-from hora.types import ReduceOp, Reduction
+from hora.types import Kind, ReduceOp, Reduction
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -81,7 +82,8 @@ def _moments(inputs: Any, mask: Any, axes: list[int], name: str, process_set: Pr
     wide = tf.cast(tf.stack([own_mean, tf.math.divide_no_nan(tf.reduce_sum(around, axes), count), count]), tf.float64)
     mean, var, n = wide[0], wide[1], wide[2]
     own = tf.stack([mean * n, (var + tf.square(mean)) * n, n])
-    (total,) = gradients.allreduce([own], Reduction(ReduceOp.SUM), name, process_set)
+    call = Call(Kind.ALLREDUCE, name, process_set, Reduction(ReduceOp.SUM))
+    (total,) = gradients.carry(call, [own]).tensors
     everything = tf.maximum(total[2], 1.0)
     mean = total[0] / everything
     variance = tf.maximum(total[1] / everything - tf.square(mean), 0.0)

@@ -15,7 +15,7 @@ from hora.engine import handle, session
 from hora.engine.backend import UnderWay
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import UsageError
-from hora.ops.call import Call
+from hora.ops.call import Call, Results
 from hora.ops.forms import Forms
 from hora.ops.resolve import reduction
 from hora.ops.table import FUNCTIONS
@@ -23,7 +23,7 @@ from hora.torch import autograd, submit
 from hora.torch.adapter import dtype_of
 from hora.torch.compression import Compression
 from hora.torch.compression.cast import type_between_hosts
-from hora.torch.submit import GatheredRows, kept, touch
+from hora.torch.submit import kept, touch
 from hora.types import DType, Kind, ReduceOp
 
 __all__ = ["TorchForms", "allreduce_", "allreduce_async_"]
@@ -37,36 +37,16 @@ class TorchForms(Forms[torch.Tensor]):
     def dtype_of(self, tensor: torch.Tensor) -> DType:
         return dtype_of(tensor)
 
-    def carry(self, call: Call, tensors: list[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
-        name, ranks = call.name, call.process_set
-        match call.kind:
-            case Kind.ALLREDUCE:
-                return autograd.allreduce(tensors, call.how, name, ranks, grouped=call.grouped, in_place=in_place)
-            case Kind.REDUCESCATTER:
-                return autograd.reducescatter(tensors, call.how, name, ranks, grouped=call.grouped)
-            case Kind.ALLGATHER:
-                return autograd.allgather(tensors, name, ranks, grouped=call.grouped)
-            case Kind.BROADCAST:
-                return [autograd.broadcast(tensors[0], call.root, name, ranks, in_place=in_place)]
-            case _:
-                return _with_rows(autograd.alltoall(tensors[0], call.splits, name, ranks))
+    def carry(self, call: Call, tensors: list[torch.Tensor], in_place: bool) -> Results[torch.Tensor]:
+        return autograd.carry(call, tensors, in_place)
 
-    def begin(self, call: Call, tensors: list[torch.Tensor], in_place: bool) -> UnderWay[list[torch.Tensor]]:
-        name, ranks = call.name, call.process_set
+    def begin(self, call: Call, tensors: list[torch.Tensor], in_place: bool) -> UnderWay[Results[torch.Tensor]]:
         if in_place:
             _refuse_recording(tensors, call)
-        match call.kind:
-            case Kind.ALLREDUCE:
-                return submit.allreduce(tensors, call.how, name, ranks, grouped=call.grouped, in_place=in_place)
-            case Kind.REDUCESCATTER:
-                return submit.reducescatter(tensors, call.how, name, ranks, grouped=call.grouped)
-            case Kind.ALLGATHER:
-                started = submit.allgather(tensors, name, ranks, grouped=call.grouped)
-                return started.then(lambda gathered: [g.tensor for g in gathered])
-            case Kind.BROADCAST:
-                return submit.broadcast(tensors, call.root, name, ranks, in_place=in_place)
-            case _:
-                return submit.alltoall(tensors[0], call.splits, name, ranks).then(_with_rows)
+        return submit.start(call, tensors, in_place)
+
+    def counts(self, rows: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(rows, dtype=torch.int32)
 
     def between_hosts(self, compression: Any, tensors: Sequence[torch.Tensor]) -> DType | None:
         """Nothing if a gradient is wanted."""
@@ -94,7 +74,7 @@ def allreduce_(
         known.run(tensor.data_ptr())
         return tensor
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
-    result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]
+    (result,) = autograd.carry(Call(Kind.ALLREDUCE, name, process_set, how), [tensor], True).tensors
     submit.keep(tensor, name, op, average, prescale_factor, postscale_factor, process_set, how)
     return result
 
@@ -112,9 +92,9 @@ def allreduce_async_(
         touch((tensor,))
         return handle.new(known.start_at(tensor.data_ptr(), tensor).then(lambda _: tensor))
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
-    _refuse_recording([tensor], Call(Kind.ALLREDUCE, name, process_set))
-    begun = submit.allreduce([tensor], how, name, process_set, in_place=True).then(lambda results: results[0])
-    number = handle.new(begun)
+    call = Call(Kind.ALLREDUCE, name, process_set, how)
+    _refuse_recording([tensor], call)
+    number = handle.new(submit.start(call, [tensor], True).then(lambda results: results.tensors[0]))
     submit.keep(tensor, name, op, average, prescale_factor, postscale_factor, process_set, how)
     return number
 
@@ -122,13 +102,9 @@ def allreduce_async_(
 def _refuse_recording(tensors: Sequence[torch.Tensor], call: Call) -> None:
     """An operation that ends later cannot be put on autograd's record now."""
     if autograd.recording_in_place(tensors):
-        function = f"{'grouped_' if call.grouped else ''}{call.kind.name.lower()}_async_"
+        function = f"{'grouped_' if call.grouped else ''}{call.function}_async_"
         raise UsageError(
             f"{function} on a tensor that was computed from others that require grad. Autograd cannot record an"
             " operation that finishes later, and would compute wrong gradients. Call it under torch.no_grad(), or on"
             " tensor.data."
         )
-
-
-def _with_rows(received: GatheredRows[torch.Tensor]) -> list[torch.Tensor]:
-    return [received.tensor, torch.tensor(received.rows, dtype=torch.int32)]

@@ -15,9 +15,11 @@ import torch
 from hora.engine import session
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import MismatchError, UsageError
+from hora.ops.call import Call
 from hora.ops.objects import allgather_object, broadcast_bytes, broadcast_object, pack, unpack
 from hora.torch import submit
 from hora.torch.adapter import as_bits
+from hora.types import Kind
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -171,8 +173,7 @@ def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> 
 def _broadcast_tensors(tensors: list[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
     """All at once, in place, whatever their types: only bytes are moved."""
     with torch.no_grad():
-        started = [
-            submit.broadcast([as_bits(tensor)], root_rank, name, process_set, in_place=True) for name, tensor in tensors
-        ]
+        calls = [Call(Kind.BROADCAST, name, process_set, root=root_rank) for name, _ in tensors]
+        started = [submit.start(call, [as_bits(own)], True) for call, (_, own) in zip(calls, tensors, strict=True)]
         for broadcast in started:
             broadcast.wait()

@@ -311,8 +311,7 @@ class _Distributed(torch.optim.Optimizer):
                 with torch.no_grad():
                     own = torch.as_tensor(loss).detach().clone().reshape(1)
                     name = f"{name_of(self._reducer, 'gradients', self._process_set)}.loss"
-                    how = Reduction(ReduceOp.AVERAGE)
-                    submit.allreduce([own], how, name, self._process_set, in_place=True).wait()
+                    submit.allreduce_in_place(own, Reduction(ReduceOp.AVERAGE), name, self._process_set).wait()
                     loss = own[0]
             return loss
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
@@ -35,10 +36,22 @@ from hora.torch.unbucketed import DENSE, GradientPresence, PresenceCheck
 
 __all__ = ["Reducer"]
 
-_finished = 0  # how many times any reducer of this process has finished a step
+_finished_steps = 0  # of any reducer of this process
 _owners: dict[int, weakref.ref[Reducer]] = {}  # by the identity of a parameter, which its reducer keeps alive
 
-Groups = Sequence[Sequence[torch.Tensor]]
+
+@dataclass(slots=True)
+class _Step:
+    """What belongs to one step, and ends with it. Moments are told by ``_finished_steps``."""
+
+    sent_first: int  # when its first gradient was sent
+    computed_first: int | None = None  # when the first of its several passes brought one
+    buckets: list[tuple[Bucket, UnderWay[OperationOutcome]]] = field(default_factory=list)  # under way
+    alone: list[GradientEntry] = field(default_factory=list)  # what travels each by itself, as sent
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.buckets and not self.alone
 
 
 class Reducer:
@@ -55,7 +68,7 @@ class Reducer:
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
         rule: GradientRule,
-        groups: Groups = (),
+        groups: Sequence[Sequence[torch.Tensor]] = (),
         passes: int = 1,
     ) -> None:
         self._rule = rule
@@ -65,18 +78,15 @@ class Reducer:
         self._dormant: list[GradientEntry] = []  # parameters that do not require a gradient, so far
         self._unbucketed: list[GradientEntry] = []
         self._buckets: list[Bucket] = []
-        self._pending: list[tuple[Bucket, UnderWay[OperationOutcome]]] = []  # of this step
-        self._order: list[GradientEntry] = []  # what travelled alone in this step, as sent
+        self._step = _Step(0)
         self._abandoned: list[object] = []
         self._presence: PresenceCheck | None = None
-        self._began = 0  # ``_finished`` when the first of this step was submitted
         self.steps = 0  # that were taken
-        self._due = self._asked = 0  # what the first rank is to ask for with the next step, and did with the last one
-        self._first_pass: int | None = None  # ``_finished`` at the first of several passes
+        self._ask_next = self._asked_last = 0  # what the first rank is to ask for with a step, or has asked for
         self._builds = itertools.count()
         self.closed = self.resting = False
         self._attach()
-        self._due = REPLICAS if self._is_first and self._guard is not None and self._guard.every else 0
+        self._ask_next = REPLICAS if self._is_first and self._guard is not None and self._guard.every else 0
         self.add(named_parameters)
 
     # ---- parameters ----
@@ -137,7 +147,7 @@ class Reducer:
             entry.hook.remove() if resting else self._hook(entry)
 
     def close(self) -> None:
-        """Let the parameters go."""
+        """Remove all hooks."""
         self.closed = True
         for entry in self._entries:
             if entry.hook is not None:
@@ -161,7 +171,6 @@ class Reducer:
 
     def _forget(self) -> None:
         """What a generation that is over had agreed on, and had under way."""
-        self._pending.clear()
         self._presence = None
         for bucket in self._buckets:
             self._dissolve(bucket)
@@ -198,10 +207,11 @@ class Reducer:
         """
 
         def counting(parameter: torch.Tensor) -> None:
-            if self._first_pass is not None and self._first_pass < _finished and not self.touched:
+            first = self._step.computed_first
+            if first is not None and first < _finished_steps and not self.touched:
                 self._reset()
-            if self._first_pass is None:
-                self._first_pass = _finished
+            if self._step.computed_first is None:
+                self._step.computed_first = _finished_steps
             fire(parameter)
 
         return counting
@@ -228,16 +238,16 @@ class Reducer:
         self._help()
 
     def _send(self, entry: GradientEntry, grad: torch.Tensor) -> None:
-        if not self._pending and not self._order:
-            self._began = _finished
+        if self._step.is_empty:
+            self._step.sent_first = _finished_steps
         guard = self._guard
         if guard is not None and not (self._core_looks and unbucketed.is_summed(grad, self._rule)):
             entry.marked = True
-            if guard.looks_at(grad.numel() * grad.itemsize, len(self._order)):
+            if guard.looks_at(grad.numel() * grad.itemsize, len(self._step.alone)):
                 values = grad.detach() if grad.layout is torch.strided else grad.detach()._values()
                 guard.before_reduce(values, ((entry.label, values),))
         unbucketed.send(entry, grad, self._rule)
-        self._order.append(entry)
+        self._step.alone.append(entry)
 
     def _submit(self, bucket: Bucket) -> None:
         try:
@@ -250,15 +260,15 @@ class Reducer:
         if session.current is not self._engine:
             self._attach()
             return
-        if not self._pending and not self._order:
-            self._began = _finished
+        if self._step.is_empty:
+            self._step.sent_first = _finished_steps
         bucket.submitted = True
-        bucket.open(self._due if bucket is self._buckets[0] else 0)
+        bucket.open(self._ask_next if bucket is self._buckets[0] else 0)
         guard = self._guard
         if guard is not None and bucket.marked and guard.looks_at(bucket.nbytes, bucket.number):
             guard.before_reduce(bucket.flat, bucket.pieces(), bucket.mark)
         assert bucket.start is not None
-        self._pending.append((bucket, bucket.start(bucket.flat)))
+        self._step.buckets.append((bucket, bucket.start(bucket.flat)))
         self._help()
 
     # ---- the end of a step ----
@@ -266,12 +276,12 @@ class Reducer:
     @property
     def touched(self) -> bool:
         """Whether any gradient came since the last step."""
-        return bool(self._pending or self._order) or any(bucket.left != bucket.size for bucket in self._buckets)
+        return not self._step.is_empty or any(bucket.left != bucket.size for bucket in self._buckets)
 
     @property
     def overtaken(self) -> bool:
         """Whether another optimizer has finished a step since gradients came here: they were meant for that one."""
-        return _finished > self._began
+        return _finished_steps > self._step.sent_first
 
     def restart(self) -> None:
         """Gradients were thrown away before they were due: count the passes afresh."""
@@ -285,7 +295,7 @@ class Reducer:
         False if they are not finite and the step is to be left out (HORA_NONFINITE=skip). Nothing is said about that if
         the caller watches for it, as a GradScaler does, to which it is nothing special.
         """
-        global _finished
+        global _finished_steps
         if self.resting:
             return True
         self._get_ready()
@@ -298,12 +308,12 @@ class Reducer:
             self._give_up()
             raise
         finally:
-            _finished += 1
+            _finished_steps += 1
             self._reset()
         if self._summary is not None and keep:
             sent_bytes = sum(bucket.sent_bytes for bucket in self._buckets)
             sent_bytes += sum(tensor.numel() * tensor.itemsize for tensor in received)
-            self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked & FIGURES))
+            self._summary.end_step(perf_counter() - began, sent_bytes, bool(self._asked_last & FIGURES))
         return self._is_fit(marks, keep, watched)
 
     # ---- its phases ----
@@ -329,7 +339,7 @@ class Reducer:
 
     def _put_back(self, roll: PresenceCheck | None, keep: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Put what was reduced where it belongs: what travelled alone, and what the guard is to look at."""
-        self._asked = self._buckets[0].asks() if self._buckets else 0
+        self._asked_last = self._buckets[0].asks() if self._buckets else 0
         marks = [bucket.mark for bucket in self._buckets if bucket.marked]
         troubled = [bucket for bucket in self._buckets if bucket.has_trouble()]
         odd = [entry for bucket in troubled for entry in bucket.sort_out(keep)]
@@ -339,11 +349,11 @@ class Reducer:
         for bucket in troubled:
             bucket.reset(had_trouble=True)
         received = self._receive(roll, odd, keep)
-        return received, marks + [t for t, entry in zip(received, self._order, strict=True) if entry.marked]
+        return received, marks + [t for t, entry in zip(received, self._step.alone, strict=True) if entry.marked]
 
     def _give_up(self) -> None:
         """What is under way goes on without us, and must find its memory where it was."""
-        self._abandoned.append((*self._pending, *[(entry.sent, entry.kept) for entry in self._order]))
+        self._abandoned.append((*self._step.buckets, *[(entry.sent, entry.kept) for entry in self._step.alone]))
         self._presence = None
         for bucket in self._buckets:
             bucket.reset(had_trouble=True)
@@ -361,18 +371,18 @@ class Reducer:
         """The optimizer has stepped. Now and then it is time to compare the ranks' parameters."""
         self.steps += 1
         every = self._guard.every if self._guard is not None else 0
-        if self._asked & REPLICAS and self._guard is not None and every:
+        if self._asked_last & REPLICAS and self._guard is not None and every:
             # Ranks may have counted differently, if some joined before others.
             step = every * max(1, round(self.steps / every)) if self.steps > 1 else 1
             self._guard.check_replicas(((entry.label, entry.parameter) for entry in self._entries), step)
         if self._is_first:
-            self._due = REPLICAS if every and (self.steps + 1) % every == 0 else 0
+            self._ask_next = REPLICAS if every and (self.steps + 1) % every == 0 else 0
             if self._summary is not None and self._summary.is_due():
-                self._due |= FIGURES
+                self._ask_next |= FIGURES
 
     def _wait(self) -> None:
         """For the buckets; the guard hears what the core has found in them."""
-        for bucket, under_way in self._pending:
+        for bucket, under_way in self._step.buckets:
             found = under_way.wait().not_finite
             if found and self._guard is not None:
                 self._guard.hear(found, bucket.pieces)
@@ -398,14 +408,14 @@ class Reducer:
         for entry in self._unbucketed:
             if entry.sent is None and keep and entry.parameter.grad is not None:
                 self._send(entry, entry.parameter.grad)
-        self._presence.start(self._order, 0 if self._buckets else self._due)
+        self._presence.start(self._step.alone, 0 if self._buckets else self._ask_next)
         return self._presence
 
     def _receive(self, roll: PresenceCheck | None, odd: list[GradientEntry], keep: bool) -> list[torch.Tensor]:
         """Hear the presence check, help the others with what only they have, take the results; then change what is
         due."""
         heard = roll.hear() if roll is not None else None
-        self._asked |= roll.asks if roll is not None else 0
+        self._asked_last |= roll.asks if roll is not None else 0
         taking_part, answers = heard if heard is not None else (0, [])
         for entry, answer in zip(self._unbucketed, answers, strict=False):
             if not self._rule.sparse_as_dense:
@@ -417,7 +427,7 @@ class Reducer:
         for entry in odd:
             grad = entry.parameter.grad if keep else None
             self._bring_nothing(entry, DENSE) if grad is None else self._send(entry, grad)
-        received = [self._take(entry, keep) for entry in self._order]
+        received = [self._take(entry, keep) for entry in self._step.alone]
         for bucket in {id(b): b for entry in odd if (b := entry.bucket) is not None}.values():
             self._dissolve(bucket)
             self._buckets.remove(bucket)
@@ -446,17 +456,15 @@ class Reducer:
 
     def _reset(self) -> None:
         """Ready for the next step."""
-        self._pending.clear()
-        for entry in self._order:
+        for entry in self._step.alone:
             entry.sent = entry.kept = None
             entry.kind, entry.resparse, entry.marked, entry.not_finite = 0, -1, False, ()
-        self._order.clear()
+        self._step = _Step(_finished_steps)
         for bucket in self._buckets:
             bucket.reset()
             if bucket.entries[0].view is None:
                 for entry in bucket.entries:
                     entry.kept = None
-        self._began, self._first_pass = _finished, None
         passes = self._passes
         for entry in self._entries:
             entry.left = passes

@@ -8,12 +8,13 @@ import torch
 
 from hora.engine.process_set import ProcessSet, global_process_set
 from hora.errors import MismatchError, UsageError
+from hora.ops.call import Call
 from hora.ops.document import documented
 from hora.ops.resolve import reduction
 from hora.ops.table import FUNCTIONS
 from hora.torch import submit
 from hora.torch.adapter import dtype_of
-from hora.types import ReduceOp
+from hora.types import Kind, ReduceOp
 
 __all__ = ["sparse_allreduce_async"]
 
@@ -35,10 +36,11 @@ def sparse_allreduce_async(
     own = tensor.detach().coalesce()
     how = reduction(_SPARSE_ALLREDUCE, (dtype_of(own.values()),), op)
     shape = torch.tensor([own.shape], device=own.device)
-    started = submit.allgather([own.indices().t(), own.values(), shape], name, process_set, grouped=True)
+    call = Call(Kind.ALLGATHER, name, process_set, grouped=True)
+    started = submit.start(call, [own.indices().t(), own.values(), shape])
 
     def wait() -> torch.Tensor:
-        indices, values, shapes = (gathered.tensor for gathered in started.wait())
+        indices, values, shapes = started.wait().tensors
         if len(shapes.unique(dim=0)) > 1:
             table = "\n".join(
                 f"  rank {rank}: shape {tuple(row)}"

@@ -22,69 +22,22 @@ from hora.engine.process_set import ProcessSet
 from hora.engine.request import OperationSpec
 from hora.errors import UsageError
 from hora.ops import operation
-from hora.ops.operation import GatheredRows
+from hora.ops.call import Call, Results
 from hora.torch.adapter import DTYPES, buffer, dtype_of, from_memory, is_expanded, laid_out
 from hora.torch.compat import touch
 from hora.transport import device as devices
 from hora.types import Buffer, Kind, Reduction
 
-__all__ = [
-    "GatheredRows",
-    "Start",
-    "allgather",
-    "allreduce",
-    "allreduce_in_place",
-    "alltoall",
-    "broadcast",
-    "keep",
-    "kept",
-    "prepare",
-    "reducescatter",
-    "touch",
-]
+__all__ = ["Start", "allreduce_in_place", "keep", "kept", "prepare", "start", "touch"]
 
 Tensors = Sequence[torch.Tensor]
 
 _NOT_KNOWN = (KeyError, AttributeError, TypeError, RuntimeError)  # new, not initialised, no tensor, a sparse one
 
 
-def allreduce(
-    tensors: Tensors,
-    how: Reduction,
-    name: str | None,
-    process_set: ProcessSet,
-    *,
-    grouped: bool = False,
-    in_place: bool = False,
-) -> UnderWay[list[torch.Tensor]]:
-    adapter, into = _Adapter(Kind.ALLREDUCE, tensors), tensors if in_place else None
-    return operation.allreduce(adapter, tensors, how, name, process_set, grouped=grouped, into=into)
-
-
-def broadcast(
-    tensors: Tensors, root: int, name: str | None, process_set: ProcessSet, *, in_place: bool = False
-) -> UnderWay[list[torch.Tensor]]:
-    adapter, into = _Adapter(Kind.BROADCAST, tensors), tensors if in_place else None
-    return operation.broadcast(adapter, tensors, root, name, process_set, into=into)
-
-
-def allgather(
-    tensors: Tensors, name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> UnderWay[list[GatheredRows[torch.Tensor]]]:
-    return operation.allgather(_Adapter(Kind.ALLGATHER, tensors), tensors, name, process_set, grouped=grouped)
-
-
-def alltoall(
-    tensor: torch.Tensor, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet
-) -> UnderWay[GatheredRows[torch.Tensor]]:
-    return operation.alltoall(_Adapter(Kind.ALLTOALL, [tensor]), tensor, splits, name, process_set)
-
-
-def reducescatter(
-    tensors: Tensors, how: Reduction, name: str | None, process_set: ProcessSet, *, grouped: bool = False
-) -> UnderWay[list[torch.Tensor]]:
-    adapter = _Adapter(Kind.REDUCESCATTER, tensors)
-    return operation.reducescatter(adapter, tensors, how, name, process_set, grouped=grouped)
+def start(call: Call, tensors: Tensors, in_place: bool = False) -> UnderWay[Results[torch.Tensor]]:
+    """Begin a collective; the results are new tensors or, of an elementwise one that is in place, those given."""
+    return operation.start(_Adapter(call.kind, tensors), call, tensors, tensors if in_place else None)
 
 
 # --- what is repeated -------------------------------------------------------------------------------------------------
@@ -97,7 +50,7 @@ def allreduce_in_place(
     tensor: torch.Tensor, how: Reduction, name: str, process_set: ProcessSet
 ) -> UnderWay[OperationOutcome]:
     """One tensor; the outcome says who brought inf or nan."""
-    return operation.allreduce_in_place(_Adapter(Kind.ALLREDUCE, [tensor]), tensor, how, name, process_set)
+    return start(Call(Kind.ALLREDUCE, name, process_set, how), [tensor], True).then(lambda results: results.outcome)
 
 
 def prepare(like: torch.Tensor, how: Reduction, name: str, process_set: ProcessSet) -> Start:

@@ -12,7 +12,8 @@ from tests.multi.data import process_sets, raises
 
 from hora.errors import MismatchError
 from hora.ops import host
-from hora.types import ReduceOp, Reduction
+from hora.ops.call import Call
+from hora.types import Kind, ReduceOp, Reduction
 
 DTYPES = [
     "uint8",
@@ -55,24 +56,28 @@ def every_collective_on_every_type(hvd: ModuleType, rank: int, size: int) -> Non
                     total = sum((array(r, shape, dtype).astype(wide) for r in ranks), np.zeros(shape, wide))
                     (summed,) = host.allreduce([own], Reduction(ReduceOp.SUM), f"s{shape}{dtype}", process_set).wait()
                     same(summed, np.asarray(total).astype(dtype))
-                    (sent,) = host.broadcast([own], ranks[-1], f"b{shape}{dtype}", process_set).wait()
+                    call = Call(Kind.BROADCAST, f"b{shape}{dtype}", process_set, root=ranks[-1])
+                    (sent,) = host.start(call, [own]).wait().tensors
                     same(sent, array(ranks[-1], shape, dtype))
                 rows = [array(r, (r % 2 + 1, 3), dtype) for r in ranks]
-                gathered, none = host.allgather([rows[me], rows[me][:, :0]], None, process_set, grouped=True).wait()
-                same(gathered.tensor, np.concatenate(rows))
-                assert gathered.rows == none.rows == tuple(len(r) for r in rows) and none.tensor.shape[1] == 0
+                call = Call(Kind.ALLGATHER, None, process_set, grouped=True)
+                (gathered, none), came, _ = host.start(call, [rows[me], rows[me][:, :0]]).wait()
+                same(gathered, np.concatenate(rows))
+                assert came == [tuple(len(r) for r in rows)] * 2 and none.shape[1] == 0
                 splits = [r % 2 + 1 for r in ranks]  # everybody sends so many rows to rank r, the same to all
                 whole = [array(r, (sum(splits) + 1, 2), dtype) for r in ranks]
-                exchanged = host.alltoall(whole[me], splits, None, process_set).wait()
+                call = Call(Kind.ALLTOALL, None, process_set, splits=splits)
+                (exchanged,), came, _ = host.start(call, [whole[me]]).wait()
                 start = sum(splits[:me])
-                same(exchanged.tensor, np.concatenate([w[start : start + splits[me]] for w in whole]))
-                assert exchanged.rows == (splits[me],) * len(ranks)
-                narrow = host.alltoall(whole[me][:, :0], splits, None, process_set).wait()
-                assert narrow.rows == exchanged.rows and narrow.tensor.shape == (len(exchanged.tensor), 0)
+                same(exchanged, np.concatenate([w[start : start + splits[me]] for w in whole]))
+                assert came == [(splits[me],) * len(ranks)]
+                (narrow,), came_narrow, _ = host.start(call, [whole[me][:, :0]]).wait()
+                assert came_narrow == came and narrow.shape == (len(exchanged), 0)
                 if dtype == "bool":
                     continue
                 blocks = [array(r, (2 * len(ranks) + 1, 2), dtype) for r in ranks]
-                (part,) = host.reducescatter([blocks[me]], Reduction(ReduceOp.SUM), None, process_set).wait()
+                call = Call(Kind.REDUCESCATTER, None, process_set, Reduction(ReduceOp.SUM))
+                (part,) = host.start(call, [blocks[me]]).wait().tensors
                 first = 2 * me + (me > 0)
                 expected = sum(b.astype("int64") for b in blocks)[first : first + 2 + (me == 0)]
                 same(part, np.asarray(expected).astype(dtype))
@@ -94,7 +99,8 @@ def into_the_inputs_or_elsewhere(hvd: ModuleType, rank: int, size: int) -> None:
     assert result is own
     np.testing.assert_array_equal(own, total)
     own[...] = rank
-    (result,) = host.broadcast([own], size - 1, "in place", hvd.global_process_set, into=[own]).wait()
+    call = Call(Kind.BROADCAST, "in place", hvd.global_process_set, root=size - 1)
+    (result,) = host.start(call, [own], [own]).wait().tensors
     assert result is own and (own == size - 1).all()
 
 
@@ -119,5 +125,6 @@ def unsigned_integers(hvd: ModuleType, rank: int, size: int) -> None:
         for op, wanted in expected.items():
             (found,) = host.allreduce([parts[rank]], Reduction(op), f"{dtype}{op}", hvd.global_process_set).wait()
             same(found, wanted.astype(dtype))
-        (sent,) = host.broadcast([parts[rank]], size - 1, dtype, hvd.global_process_set).wait()
+        call = Call(Kind.BROADCAST, dtype, hvd.global_process_set, root=size - 1)
+        (sent,) = host.start(call, [parts[rank]]).wait().tensors
         same(sent, parts[-1])

@@ -6,7 +6,7 @@ import builtins
 import pickle
 import threading
 from contextlib import nullcontext
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tests.multi.body import body
 from tests.multi.data import process_sets, raises, tensor
 
 from hora.ops import host
+from hora.ops.call import Call, Results
 
 
 @body()
@@ -65,45 +66,35 @@ def objects_altered_on_the_way_are_not_unpickled(hvd: ModuleType, rank: int, siz
     parameter = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.Adam([parameter])
 
-    def broadcast_of_a_stranger(*arguments: Any) -> Any:
-        real = broadcast(*arguments)
-        return SimpleNamespace(wait=lambda: [replaced(real.wait()[0])])
+    def from_a_stranger(call: Call, arrays: Any) -> Any:
+        return start(call, arrays).then(altered)
 
-    def replaced(array: Any) -> Any:
-        return array if array.dtype != np.uint8 else np.frombuffer(fooled, np.uint8)
+    def altered(results: Any) -> Any:
+        (array,), strange = results.tensors, np.frombuffer(fooled, np.uint8)
+        if array.dtype != np.uint8:
+            return results
+        if not results.rows:
+            return Results([strange])
+        ((first, *others),) = results.rows
+        return Results([np.concatenate([strange, array[first:]])], [(len(fooled), *others)])
 
-    def allgather_of_a_stranger(*arguments: Any) -> Any:
-        real = allgather(*arguments)
-
-        def wait() -> Any:
-            (gathered,) = real.wait()
-            whole = np.concatenate([np.frombuffer(fooled, np.uint8), gathered.tensor[gathered.rows[0] :]])
-            return [SimpleNamespace(tensor=whole, rows=[len(fooled), *gathered.rows[1:]])]
-
-        return SimpleNamespace(wait=wait)
-
-    broadcast, allgather = host.broadcast, host.allgather
+    start = host.start
 
     def refused() -> Any:
         sent = "came as the object of rank 0 are not what it sent"
         return raises(hvd.HorovodInternalError, sent) if last else nullcontext()
 
     if last:
-        host.broadcast = broadcast_of_a_stranger
+        host.start = from_a_stranger  # type: ignore[assignment]
     try:
         with refused():
             assert hvd.broadcast_object({"a": 1}, 0, "altered") == {"a": 1}
         with refused():
             hvd.broadcast_parameters({"a": 1}, 0)
-    finally:
-        host.broadcast = broadcast
-    if last:
-        host.allgather = allgather_of_a_stranger
-    try:
         with refused():
             assert hvd.allgather_object(rank, "altered") == list(range(size))
     finally:
-        host.allgather = allgather
+        host.start = start
     assert not hasattr(builtins, "hora_was_fooled")
     hvd.broadcast_optimizer_state(optimizer, 0)
     assert hvd.allgather_object(rank) == list(range(size)) and hvd.broadcast_object(rank, 0) == 0

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from hora.ops import compression
 from hora.ops.compression import Compressor, GradientCompressor, NoneCompressor
-from hora.torch.compression.cast import TorchElement
+from hora.torch.compression.cast import TORCH_ELEMENT
 from hora.torch.compression.feedback import ErrorFeedback
 from hora.torch.compression.gradients import reduce_gradients
 from hora.torch.compression.int8 import Int8
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class Compression(compression.Compression, element=TorchElement):
+class Compression(compression.Compression, element=TORCH_ELEMENT):
     """The compressors to choose from.
 
     >>> import torch

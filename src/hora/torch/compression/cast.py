@@ -11,27 +11,17 @@ from typing import Any
 import torch
 
 from hora.engine.backend import Backend
-from hora.ops.compression import cast_of
+from hora.ops.compression import Element, cast_of
 from hora.types import DType
 
-__all__ = ["TorchElement", "type_between_hosts"]
+__all__ = ["TORCH_ELEMENT", "type_between_hosts"]
 
 
-class TorchElement:
-    """``ops.compression.Element``: how torch casts."""
-
-    @staticmethod
-    def is_wide(tensor: torch.Tensor) -> bool:
-        return tensor.dtype.is_floating_point and tensor.dtype.itemsize > 2
-
-    @staticmethod
-    def dtype(narrow: DType) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, narrow.name.lower())
-        return dtype
-
-    @staticmethod
-    def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        return tensor.to(dtype)
+TORCH_ELEMENT = Element(
+    lambda tensor: tensor.dtype.is_floating_point and tensor.dtype.itemsize > 2,
+    lambda narrow: getattr(torch, narrow.name.lower()),
+    torch.Tensor.to,
+)
 
 
 def type_between_hosts(compression: Any, tensors: Sequence[torch.Tensor], backend: Backend) -> DType | None:

@@ -17,9 +17,11 @@ import torch
 from hora.elastic.state import Handler, ObjectState
 from hora.engine import session
 from hora.engine.process_set import ProcessSet
+from hora.ops.call import Call
 from hora.torch import submit
 from hora.torch.adapter import as_bits
 from hora.torch.elastic.sampler import ElasticSampler
+from hora.types import Kind
 
 __all__ = ["ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler", "StateHandler", "TorchState"]
 
@@ -300,9 +302,7 @@ class _TensorsOutOfBand:
     def move(self, root: int, process_set: ProcessSet) -> None:
         with torch.no_grad():
             flat = [as_bits(tensor.detach()) for tensor in self._tensors]
-            started = [
-                submit.broadcast([bits], root, f"elastic.tensor.{i}", process_set, in_place=True)
-                for i, bits in enumerate(flat)
-            ]
+            calls = [Call(Kind.BROADCAST, f"elastic.tensor.{i}", process_set, root=root) for i in range(len(flat))]
+            started = [submit.start(call, [bits], True) for call, bits in zip(calls, flat, strict=True)]
             for under_way in started:
                 under_way.wait()
