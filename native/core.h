@@ -267,7 +267,7 @@ struct entry {
     word arrived_data[2], takers[2];
     word arrived_slices[2]; /* so much of it, before all is */
     word taking[2]; /* of how many */
-    int64_t result_at[2];
+    int64_t result_at[2]; /* see NOWHERE */
     struct block task[2]; /* a rank that had joined may be back for the next round while others carry this one out */
     struct block others[2]; /* what ranks of other hosts brought: uint32_t[members], where in it is struct brought, or 0 */
     uint32_t number, agreed; /* between hosts: what it is known by, 0 if it has none; it was agreed on before */
@@ -276,6 +276,10 @@ struct entry {
     uint32_t batch_formed, batch_next; /* index + 1 of what is carried out together with this */
     /* then: struct arrival[here]; struct block payload[2][here]; uint64_t contributors[2][bit_words] */
 };
+/* What came is at an offset of the leader's arena, nowhere, or in a file that the leader has open. */
+enum { NOWHERE = -1 };
+static inline int64_t in_file(int fd) { return NOWHERE - 1 - (int64_t)fd; }
+static inline int file_of(int64_t at) { return at < NOWHERE ? (int)(NOWHERE - 1 - at) : -1; } /* -1: it is in none */
 struct brought { uint32_t rank, meta_count, bytes, pad; }; /* then the payload, which the numbers are first in, or they alone */
 
 struct scheduled { uint64_t round; uint32_t entry, done, taking; }; /* taking: what came from other hosts */

@@ -281,7 +281,7 @@ void close_abroad(struct core *c, uint32_t i, uint64_t failure, uint64_t note, b
     atomic_store(&e->arrived_data[p], 0);
     atomic_store(&e->arrived_slices[p], 0);
     atomic_store(&e->takers[p], 0);
-    e->result_at[p] = -1;
+    e->result_at[p] = NOWHERE;
     e->taking[p] = present;
     forget_blame(c, e, round);
     e->finished_wanted += present;

@@ -7,6 +7,7 @@ import ctypes
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -27,7 +28,9 @@ Change = Callable[[int, bytes], bytes]  # the bytes that have passed before, and
 
 
 @contextlib.contextmanager
-def hosts(change: Change = lambda passed, data: data, workers: int = 1) -> Iterator[list[TableBackend]]:
+def hosts(
+    change: Change = lambda passed, data: data, workers: int = 1, arena_bytes: int = 64 << 20
+) -> Iterator[list[TableBackend]]:
     """Two hosts of so many workers in this process; ``change`` sees what the second's leader sends to the first's."""
     near, far = socket.socketpair(), socket.socketpair()
     keys = os.urandom(32), os.urandom(32)
@@ -35,7 +38,7 @@ def hosts(change: Change = lambda passed, data: data, workers: int = 1) -> Itera
     host_of = [0] * workers + [1] * workers
     peers = [Peer(rank, rank, os.getpid(), f"host{host}") for rank, host in enumerate(host_of)]
     for host in range(2):
-        segment = shm.Segment(2 * workers, 1, 64 << 20, host_of, host)
+        segment = shm.Segment(2 * workers, 1, arena_bytes, host_of, host)
         ranks = range(host * workers, (host + 1) * workers)
         backends += [TableBackend(segment.fd, rank, peers, Settings(), 1) for rank in ranks]
         segment.close()
@@ -201,3 +204,89 @@ def test_who_brought_inf_or_nan_is_told_where_sums_are_rounded() -> None:
         bad[0][0][70_000] = -np.inf
         told = (NotFinite(0, 0, 70_000, False),)
         assert not_finite(backends, "rounded", bad, ReduceOp.SUM, DType.BFLOAT16) == [told, told]
+
+
+def everybody(backends: list[TableBackend], act: Callable[[int], None]) -> None:
+    """Let all ranks do it at once, and raise what one of them raised."""
+    raised: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        try:
+            act(rank)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(backends))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    if raised:
+        raise raised[0]
+
+
+def buffer_of(array: np.ndarray) -> Buffer:
+    return Buffer(array.ctypes.data, DType[array.dtype.name.upper()], array.shape, array)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_reducescatter_needs_no_more_of_the_arena_than_its_input(workers: int, dtype: type) -> None:
+    """Integers averaged cannot be summed on the way: then what comes is in a file beside the arena."""
+    with hosts(workers=workers, arena_bytes=1 << 20) as backends:
+        size = 2 * workers
+        shapes = (100_003 if dtype is np.float32 else 50_003,), (7, 3)
+        specs = tuple(TensorSpec(DType[np.dtype(dtype).name.upper()], shape) for shape in shapes)
+        how = Reduction(ReduceOp.SUM if dtype is np.float32 else ReduceOp.AVERAGE)
+        rows = [[shape[0] // size + (rank < shape[0] % size) for shape in shapes] for rank in range(size)]
+        wanted = [sum(np.arange(np.prod(s)).reshape(s) % 1000 * (r + 1) for r in range(size)) for s in shapes]
+        if how.op is ReduceOp.AVERAGE:
+            wanted = [total // size for total in wanted]
+
+        def one(rank: int) -> None:
+            for turn in range(3):  # under three names: what one keeps for the next time makes room for others
+                request = Request(Kind.REDUCESCATTER, f"scatter.{turn}", specs, tuple(range(size)), how=how)
+                given = [(np.arange(np.prod(s)).reshape(s) % 1000 * (rank + 1)).astype(dtype) for s in shapes]
+                got = [np.zeros((n, *s[1:]), dtype) for n, s in zip(rows[rank], shapes, strict=True)]
+                before = [a.copy() for a in given]
+                operation = backends[rank].prepare(request)
+                operation.start([buffer_of(a) for a in given], [buffer_of(a) for a in got]).wait()
+                for k, total in enumerate(wanted):
+                    low = sum(rows[r][k] for r in range(rank))
+                    np.testing.assert_array_equal(got[k], total[low : low + rows[rank][k]])
+                    np.testing.assert_array_equal(given[k], before[k])
+
+        everybody(backends, one)
+        no_overflow_left()
+
+
+def test_what_finds_no_room_in_the_arena_is_received_beside_it() -> None:
+    with hosts(workers=2, arena_bytes=1 << 20) as backends:
+
+        def one(rank: int) -> None:
+            for turn in range(2):
+                request = Request(
+                    Kind.ALLGATHER, f"gather.{turn}", (TensorSpec(DType.FLOAT32, (150_000,)),), (0, 1, 2, 3)
+                )
+                array = np.arange(150_000, dtype=np.float32) + rank
+                outcome = backends[rank].prepare(request).start([buffer_of(array)], []).wait()
+                got = np.frombuffer(outcome.memory[0], np.float32).reshape(4, -1)
+                np.testing.assert_array_equal(got, np.arange(150_000, dtype=np.float32) + np.arange(4)[:, None])
+
+        everybody(backends, one)
+        no_overflow_left()
+
+
+def no_overflow_left() -> None:
+    """The files beside the arena are closed once all have taken what is in them, when the core's thread comes by."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = []
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        if not any("hora-overflow" in path for path in found):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
