@@ -527,6 +527,7 @@ void copy(char *to, const char *from, uint64_t bytes);
 bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
             double postscale, double divisor); /* true if a result is inf or nan */
 uint64_t first_not_finite(const void *in, uint64_t at, uint64_t count, int dtype);
+bool any_not_finite(const uint16_t *in, uint64_t count, int dtype); /* of a half type; fast */
 void narrow(uint16_t *out, const float *in, uint64_t count, int dtype);
 void widen(float *out, const uint16_t *in, uint64_t count, int dtype);
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);

@@ -191,17 +191,35 @@ static void make_ready(struct link *l, struct job *j, uint32_t wanted) {
     }
 }
 
-/* A block of results is not finite: through which host? Of those with one rank in it that says who it was. */
-static void blame_hosts(struct link *l, struct job *j, uint64_t element, const void *const *in, const void *sum, uint64_t count, int dtype) {
-    struct entry *e = entry_at(l->c, j->entry);
-    int ranks[l->c->size], n = contributors(l->c, e, j->round, ranks), who[MAX_HOSTS];
-    for (int i = 0; i < j->count; i++) {
-        int there = 0;
-        for (int k = 0; k < n; k++)
-            if (host_of_rank(l->c, ranks[k]) == j->hosts[i]) who[i] = there++ ? -1 : ranks[k];
-    }
+/* The one rank of a host that takes part, or -1 if there are several. */
+static int only_rank(struct link *l, struct job *j, int index) {
+    int ranks[l->c->size], n = contributors(l->c, entry_at(l->c, j->entry), j->round, ranks), only = -1, there = 0;
+    for (int k = 0; k < n; k++)
+        if (host_of_rank(l->c, ranks[k]) == j->hosts[index]) only = there++ ? -1 : ranks[k];
+    return only;
+}
+
+/* A block of results is not finite: through which host? Of those with one rank in it that says who it was. What came rounded
+ * does not tell whether it was brought so: that its sender finds out (see blame_rounded). */
+static void blame_hosts(struct link *l, struct job *j, uint64_t element, const void *const *in, const void *sum, uint64_t count, int dtype,
+                        bool rounded) {
+    int who[MAX_HOSTS];
+    for (int i = 0; i < j->count; i++) who[i] = rounded && i != j->me ? -1 : only_rank(l, j, i);
     j->bad = true;
-    blame_run(l->c, e, j->round, element, who, in, j->count, sum, count, dtype);
+    blame_run(l->c, entry_at(l->c, j->entry), j->round, element, who, in, j->count, sum, count, dtype);
+}
+
+/* What this host sends is not finite now that it is rounded: it was before, or it is too large. The others hear that with the
+ * result, of which the same is true. */
+static void blame_rounded(struct link *l, struct job *j, uint64_t element, const float *from, const uint16_t *rounded, uint64_t count) {
+    float wide[STEP_BYTES / sizeof(float)];
+    int who = only_rank(l, j, j->me);
+    for (uint64_t done = 0, n; done < count; done += n) {
+        const void *in = from + done;
+        n = least(count - done, STEP_BYTES / sizeof *wide);
+        widen(wide, rounded + done, n, j->wire);
+        blame_run(l->c, entry_at(l->c, j->entry), j->round, element + done, &who, &in, 1, wide, n, FLOAT32);
+    }
 }
 
 /* When all is moved: whether all hosts have told each other whose numbers are not finite, if some are. */
@@ -242,14 +260,14 @@ static void sum_slice(struct link *l, struct job *j, const char *const *from) {
             }
         }
         bool bad = reduce(sum, in, j->count, count, dtype, how->outer, 1, how->postscale, how->divisor);
-        if (bad && j->blames && how->outer <= SUM) blame_hosts(l, j, s.low + done, in, sum, count, dtype);
         if (rounded) { /* here too what the others get: rounding that again changes nothing */
             uint16_t travels[MANY];
             narrow(travels, (float *)sum, count, j->wire);
-            widen((float *)own, travels, count, j->wire);
-        } else {
-            copy(own, sum, count * size);
+            bad |= any_not_finite(travels, count, j->wire);
+            widen((float *)sum, travels, count, j->wire);
         }
+        if (bad && j->blames && how->outer <= SUM) blame_hosts(l, j, s.low + done, in, sum, count, dtype, rounded);
+        copy(own, sum, count * size);
     }
     free(many);
     j->summed++;
@@ -444,7 +462,11 @@ static bool next_share(struct link *l, struct job *j, int i, struct line *line) 
         line->data = (struct frame){.bytes = (uint32_t)s.bytes, .at = (uint64_t)step << STEP_SHIFT | (uint64_t)(step && j->bad) << BAD_SHIFT | number};
         line->data_body = in_vector(j, &s);
         if (is_narrowed(j, s.run)) {
-            narrow((uint16_t *)line->narrowed, (const float *)line->data_body, s.count, j->wire);
+            uint16_t *rounded = (uint16_t *)line->narrowed;
+            const float *from = (const float *)line->data_body;
+            narrow(rounded, from, s.count, j->wire);
+            bool says = !step && j->blames && j->stages[s.run].outer <= SUM;
+            if (says && any_not_finite(rounded, s.count, j->wire)) blame_rounded(l, j, s.low, from, rounded, s.count);
             line->data_body = line->narrowed;
         }
         ++*next;

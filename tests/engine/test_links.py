@@ -290,3 +290,28 @@ def no_overflow_left() -> None:
             return
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("wire", [DType.FLOAT16, DType.BFLOAT16])
+def test_what_is_too_large_once_it_is_rounded_is_told_to_all(workers: int, wire: DType) -> None:
+    """Of the sum, and of what one rank brought, which was finite: nobody is said to have brought inf."""
+    count, half = 100_000, {DType.FLOAT16: 40_000.0, DType.BFLOAT16: 1.7e38}[wire]
+    nobody = NotFinite(-1, 0, 0, False)
+    with hosts(workers=workers) as backends:
+        size = 2 * workers
+        arrays = [[np.full(count, half if rank in (0, size - 1) else 0, np.float32)] for rank in range(size)]
+        assert not_finite(backends, "the sum", arrays, ReduceOp.SUM, wire) == [(nobody,)] * size
+        assert all(np.isinf(own).all() for own, in arrays)
+        for rank in (0, size - 1):  # either has shares that it sums itself, and others that it sends
+            arrays = [[np.ones(count, np.float32)] for _ in range(size)]
+            arrays[rank][0][:] = 3.4e38 if wire is DType.BFLOAT16 else 70_000
+            told = not_finite(backends, f"one's {rank}", arrays, ReduceOp.SUM, wire)
+            assert told == [(nobody,)] * size, rank
+            arrays = [[np.ones(count, np.float32)] for _ in range(size)]
+            arrays[rank][0][3] = np.nan
+            arrays[rank][0][count - 1] = 70_000 if wire is DType.FLOAT16 else 3.4e38
+            told = (NotFinite(rank, 0, 3, True), NotFinite(-1, 0, count - 1, False))
+            assert not_finite(backends, f"both {rank}", arrays, ReduceOp.SUM, wire) == [told] * size, rank
+        fine = [[np.ones(count, np.float32)] for _ in range(size)]
+        assert not_finite(backends, "the sum", fine, ReduceOp.SUM, wire) == [()] * size

@@ -40,7 +40,7 @@ U = TypeVar("U")
 class NotFinite(NamedTuple):
     """The first inf or nan that one rank brought to an allreduce."""
 
-    rank: int  # -1: nobody's, the sum of what was brought is too large
+    rank: int  # -1: nobody's: the sum of what was brought, or what is rounded between hosts, is too large
     segment: int
     element: int  # of the segment
     is_nan: bool
