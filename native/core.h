@@ -149,6 +149,7 @@ struct header {
     word posted;                   /* it has been woken for that */
     word hungry;                   /* it waits for sums of this host: knock */
     word knocked, asleep;          /* somebody knocked; it sleeps, and has to be woken to notice */
+    word cut;                      /* this host has no way to the others any more, and they left in good order */
     word door_open;                /* it listens, at */
     char door[32];                 /* an abstract Unix socket */
     /* of the ranks of this host, by their place: who has joined; the other hosts know it; wants averages over active ranks */
@@ -486,6 +487,7 @@ void fail_everywhere(struct core *c, struct entry *e, enum failure_code code, co
 bool close_ready(struct core *c);
 bool has_untold(struct core *c, int rank);
 void leave_table(struct core *c, int gone);
+void leave_others(struct core *c, int gone);
 uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place);
 int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks);
 bool rides(struct core *c, const struct plan *p, struct ticket *t); /* along with its arrival */

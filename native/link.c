@@ -108,10 +108,26 @@ void send_control(struct link *l, int host, enum frame_type type, uint64_t order
     line->queued = wanted;
 }
 
+static void forget_line(struct link *l, struct line *line) {
+    line->open = false;
+    epoll_ctl(l->poller, EPOLL_CTL_DEL, line->fd, NULL);
+    ring(l->c); /* somebody may linger for it */
+}
+
+/* The other end is gone: in good order, if it had said so. What is left here goes on without it then. */
+static void end_line(struct link *l, struct line *line, const char *why) {
+    if (!line->goodbye) {
+        break_link(l, line->host, why);
+        return;
+    }
+    forget_line(l, line);
+    if (!l->said_goodbye && !over(l->c)) host_left(l, line->host);
+}
+
 /* Write as much as goes: control first, but never into the middle of a frame of data; or only control. */
 static bool write_line(struct link *l, struct line *line, bool data) {
     bool done = false;
-    while (line->open) {
+    while (line->open && !line->deaf) {
         struct iovec parts[2];
         int count = 0;
         bool control = !line->data_busy && line->queue_at < line->queued;
@@ -135,8 +151,10 @@ static bool write_line(struct link *l, struct line *line, bool data) {
             line->blocked = true;
             return done;
         }
-        if (n < 0) {
-            break_link(l, line->host, strerror(errno));
+        if (n < 0) { /* what it sent before it went is still to be read, and may be that it goes */
+            line->deaf = true;
+            line->blocked = false;
+            knock(l->c);
             return done;
         }
         done = true;
@@ -155,12 +173,6 @@ static bool write_line(struct link *l, struct line *line, bool data) {
     line->blocked = false;
     if (done && l->said_goodbye) ring(l->c);
     return done;
-}
-
-static void forget_line(struct link *l, struct line *line) {
-    line->open = false;
-    epoll_ctl(l->poller, EPOLL_CTL_DEL, line->fd, NULL);
-    ring(l->c); /* somebody may linger for it */
 }
 
 /* ---- coming in ---- */
@@ -206,7 +218,7 @@ static void end_frame(struct link *l, struct line *line) {
 
 static bool read_line(struct link *l, struct line *line) {
     bool done = false, drained = false;
-    while (line->open) {
+    while (line->open && !over(l->c)) { /* over: tensors may be given back, and nothing may be written to them */
         size_t at_hand = line->ahead_end - line->ahead_at;
         if (!line->in_head && at_hand >= sizeof line->in) {
             memcpy(&line->in, line->ahead + line->ahead_at, sizeof line->in);
@@ -235,8 +247,7 @@ static bool read_line(struct link *l, struct line *line) {
         ssize_t n = receive_some(line, straight ? parts : parts + 1, straight ? 2 : 1);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
         if (n <= 0) {
-            if (n == 0 && line->goodbye && l->said_goodbye) forget_line(l, line);
-            else break_link(l, line->host, n ? strerror(errno) : "it was closed");
+            end_line(l, line, n ? strerror(errno) : "it was closed");
             break;
         }
         done = true;
@@ -266,8 +277,7 @@ void break_link(struct link *l, int host, const char *why) {
         }
 }
 
-/* The launcher mostly knows better who died; if it does not say so, the leader of that host is named. It may have left in
- * good order, and yet be missed: a leader has to stay until all have left. */
+/* The launcher mostly knows better who died; if it does not say so, the leader of that host is named. */
 static void give_up_lost(struct link *l) {
     if (!l->lost_ns || over(l->c) || now_ns() - l->lost_ns < GRACE_NS) return;
     for (int r = 0; r < l->c->size; r++)
@@ -350,13 +360,13 @@ static void *serve(void *argument) {
         pthread_mutex_lock(&l->mutex);
         link_progress(l);
         give_up_lost(l);
-        bool soon = l->lost_ns != 0, sleep = true;
+        bool soon = l->lost_ns || atomic_load(&l->c->header->posted), sleep = true; /* posted: the table's lock was not to be had */
         for (uint32_t h = 0; h < l->hosts && l->fabric; h++) {
             struct line *line = &l->lines[h];
             soon |= line->open && line->hung_up_ns;
             if (!line->open || !line->hung_up_ns) continue;
             if (line->goodbye && l->said_goodbye) forget_line(l, line);
-            else if (now_ns() - line->hung_up_ns > GRACE_NS) break_link(l, (int)h, "it was closed");
+            else if (now_ns() - line->hung_up_ns > GRACE_NS) end_line(l, line, "it was closed");
         }
         if (l->fabric) sleep = fabric_may_sleep(l);
         for (uint32_t h = 0; h < l->hosts && over(l->c); h++) { /* then the other hosts must not wait for this one */

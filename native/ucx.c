@@ -195,7 +195,7 @@ ssize_t fabric_send(struct line *line, const struct iovec *parts, int count) {
         bytes += n;
     }
     void *request = api.ucp_tag_send_nbx(ch->ep, m->data, bytes, line->fabric_host, &param);
-    if (is_error(request)) return errno = ECONNRESET, -1;
+    if (is_error(request)) return ch->failed = UCS_ERR_LAST, errno = ECONNRESET, -1;
     m->request = request;
     ch->next_out++;
     return (ssize_t)bytes;

@@ -17,7 +17,7 @@ from hora.config.settings import Settings
 from hora.engine.backend import NotFinite
 from hora.engine.request import Request, TensorSpec
 from hora.engine.table import TableBackend
-from hora.errors import HoraError, PeerLostError
+from hora.errors import HoraError, PeerLostError, ShutDownError
 from hora.transport import shm
 from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
@@ -29,35 +29,32 @@ Change = Callable[[int, bytes], bytes]  # the bytes that have passed before, and
 
 @contextlib.contextmanager
 def hosts(
-    change: Change = lambda passed, data: data, workers: int = 1, arena_bytes: int = 64 << 20
+    change: Change = lambda passed, data: data, workers: int = 1, arena_bytes: int = 64 << 20, count: int = 2
 ) -> Iterator[list[TableBackend]]:
-    """Two hosts of so many workers in this process; ``change`` sees what the second's leader sends to the first's."""
-    near, far = socket.socketpair(), socket.socketpair()
-    keys = os.urandom(32), os.urandom(32)
-    backends = []
-    host_of = [0] * workers + [1] * workers
+    """Hosts of so many workers in this process; ``change`` sees what the second's leader sends to the first's."""
+    host_of = [host for host in range(count) for _ in range(workers)]
     peers = [Peer(rank, rank, os.getpid(), f"host{host}") for rank, host in enumerate(host_of)]
-    for host in range(2):
-        segment = shm.Segment(2 * workers, 1, arena_bytes, host_of, host)
+    backends = []
+    for host in range(count):
+        segment = shm.Segment(len(host_of), 1, arena_bytes, host_of, host)
         ranks = range(host * workers, (host + 1) * workers)
         backends += [TableBackend(segment.fd, rank, peers, Settings(), 1) for rank in ranks]
         segment.close()
-    ends = (near[0].detach(), far[1].detach())
-    threads = [
-        threading.Thread(target=forward, args=(near[1], far[0], lambda _, data: data), daemon=True),
-        threading.Thread(target=forward, args=(far[0], near[1], change), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
+    sockets, keys = [[-1] * count for _ in range(count)], [[bytes(64)] * count for _ in range(count)]
+    others: list[socket.socket] = []
+    for low in range(count):
+        for high in range(low + 1, count):
+            near, far = socket.socketpair(), socket.socketpair()
+            up, down = os.urandom(32), os.urandom(32)
+            sockets[low][high], sockets[high][low] = near[0].detach(), far[1].detach()
+            keys[low][high], keys[high][low] = up + down, down + up
+            seen = change if (low, high) == (0, 1) else lambda _, data: data
+            for way in ((near[1], far[0], lambda _, data: data), (far[0], near[1], seen)):
+                threading.Thread(target=forward, args=way, daemon=True).start()
+            others += [near[1], far[0]]
     for host, backend in enumerate(backends[::workers]):
-        sockets = (ctypes.c_int32 * 2)(*((-1, ends[0]) if host == 0 else (ends[1], -1)))
-        mine = keys[0] + keys[1] if host == 0 else keys[1] + keys[0]
-        assert (
-            backend._lib.link(
-                backend._core, sockets, b"".join(bytes(64) if h == host else mine for h in range(2)), None, None
-            )
-            == 0
-        )
+        ends = (ctypes.c_int32 * count)(*sockets[host])
+        assert backend._lib.link(backend._core, ends, b"".join(keys[host]), None, None) == 0
     try:
         yield backends
     finally:
@@ -66,14 +63,15 @@ def hosts(
             closer.start()
         for closer in closers:
             closer.join(DEADLINE_S)
-        for end in (*near[1:], *far[:1]):
+        for end in others:
             end.close()
 
 
-def shut(backend: TableBackend) -> None:
-    backend.leave()
-    backend._lib.linger(backend._core, 5_000_000)
-    backend.close()
+def shut(backend: TableBackend, linger_us: int = 5_000_000) -> None:
+    if backend._core:
+        backend.leave()
+        backend._lib.linger(backend._core, linger_us)
+        backend.close()
 
 
 def forward(source: socket.socket, target: socket.socket, change: Change) -> None:
@@ -302,7 +300,7 @@ def test_what_is_too_large_once_it_is_rounded_is_told_to_all(workers: int, wire:
         size = 2 * workers
         arrays = [[np.full(count, half if rank in (0, size - 1) else 0, np.float32)] for rank in range(size)]
         assert not_finite(backends, "the sum", arrays, ReduceOp.SUM, wire) == [(nobody,)] * size
-        assert all(np.isinf(own).all() for own, in arrays)
+        assert all(np.isinf(own).all() for (own,) in arrays)
         for rank in (0, size - 1):  # either has shares that it sums itself, and others that it sends
             arrays = [[np.ones(count, np.float32)] for _ in range(size)]
             arrays[rank][0][:] = 3.4e38 if wire is DType.BFLOAT16 else 70_000
@@ -315,3 +313,57 @@ def test_what_is_too_large_once_it_is_rounded_is_told_to_all(workers: int, wire:
             assert not_finite(backends, f"both {rank}", arrays, ReduceOp.SUM, wire) == [told] * size, rank
         fine = [[np.ones(count, np.float32)] for _ in range(size)]
         assert not_finite(backends, "the sum", fine, ReduceOp.SUM, wire) == [()] * size
+
+
+GRACE_S = 1.0  # link.h: GRACE_NS
+
+
+def summed(backend: TableBackend, ranks: tuple[int, ...], name: str, count: int = 70_000) -> None:
+    """An allreduce of ones, with its result looked at."""
+    array = np.ones(count, np.float32)
+    request = Request(Kind.ALLREDUCE, name, (TensorSpec(DType.FLOAT32, (count,)),), ranks)
+    backend.prepare(request).start([buffer_of(array)], [buffer_of(array)]).wait()
+    np.testing.assert_array_equal(array, np.full(count, len(ranks), np.float32))
+
+
+def go_on(backend: TableBackend, ranks: tuple[int, ...]) -> None:
+    """The same operations on all of them, for longer than a broken connection would be borne."""
+    started, turns = time.monotonic(), 20
+    for turn in range(turns):
+        summed(backend, ranks, "here")
+        summed(backend, ranks, "small", 3)
+        while time.monotonic() < started + 2 * GRACE_S * turn / turns:
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_host_goes_on_when_another_has_left_for_good(leaves: int) -> None:
+    """Longer than a broken connection would be borne, and what needs the others is refused."""
+    gone, stay = ((0, 1), (2, 3)) if leaves == 0 else ((2, 3), (0, 1))
+    with hosts(workers=2) as backends:
+        everybody(backends, lambda rank: summed(backends[rank], (0, 1, 2, 3), "all"))
+
+        def stays(rank: int) -> None:
+            go_on(backends[rank], stay)
+            with pytest.raises(ShutDownError, match=f"{gone[0]}, {gone[1]}"):
+                summed(backends[rank], (0, 1, 2, 3), "everywhere")
+
+        everybody(backends, lambda rank: shut(backends[rank], 100_000) if rank in gone else stays(rank))
+
+
+def test_hosts_that_lose_the_one_that_decided_refuse_what_needs_each_other() -> None:
+    """Both ends of an operation that can no longer be agreed on are told who has left; nobody waits."""
+    with hosts(count=3, workers=2) as backends:
+        everybody(backends, lambda rank: summed(backends[rank], tuple(range(6)), "all"))
+        everybody(
+            backends,
+            lambda rank: shut(backends[rank], 100_000) if rank < 2 else summed(backends[rank], (2, 3, 4, 5), "two"),
+        )
+
+        def one(rank: int) -> None:
+            with pytest.raises(ShutDownError, match="rank"):  # also of what was begun before it was known
+                while True:
+                    summed(backends[rank], (2, 3, 4, 5), "two")
+            go_on(backends[rank], (2, 3) if rank < 4 else (4, 5))
+
+        everybody(backends[2:], lambda place: one(place + 2))
