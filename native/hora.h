@@ -20,7 +20,8 @@ API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, 
                            uint64_t cache_capacity, int split_groups);
 API int hora_watch(struct core *c, const int32_t *pids);  /* notice the death of these processes, by rank; 0 or an errno */
 /* On the lowest rank of each of several hosts: connections to the others' (descriptors by host, -1 for this one), which
- * the core owns from now on, and 32 bytes of key for each direction of each (out, then in); 0 or an errno. With a fabric, which
+ * the core owns from now on, whatever it answers but EINVAL, and 32 bytes of key for each direction of each (out, then in); 0 or an
+ * errno: then the core can only be closed. With a fabric, which
  * the core owns then too, data goes to its addresses. */
 API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struct fabric *fabric, const char *const *addresses);
 /* UCX, from this library, on these devices ("": its choice): NULL, or a fabric to link with; its version or why there is none

@@ -91,6 +91,7 @@ void send_control(struct link *l, int host, enum frame_type type, uint64_t order
     struct line *line = &l->lines[host];
     if (!line->open) return;
     if (line->queue_at == line->queued) line->queue_at = line->queued = 0;
+    if (!sound(l->c, bytes <= MOST_CONTROL, "what hosts have to agree on is too long for one frame")) return;
     size_t wanted = line->queued + sizeof f + bytes;
     if (wanted > line->queue_room) {
         char *more = realloc(line->queue, 2 * wanted);
@@ -122,6 +123,15 @@ static void end_line(struct link *l, struct line *line, const char *why) {
     }
     forget_line(l, line);
     if (!l->said_goodbye && !over(l->c)) host_left(l, line->host);
+}
+
+/* Of the room that something large took. */
+static void keep_little(struct line *line) {
+    line->queue_at = line->queued = 0;
+    if (line->queue_room <= 2 * FRAME_BYTES) return;
+    free(line->queue);
+    line->queue = NULL;
+    line->queue_room = 0;
 }
 
 /* Write as much as goes: control first, but never into the middle of a frame of data; or only control. */
@@ -160,6 +170,7 @@ static bool write_line(struct link *l, struct line *line, bool data) {
         done = true;
         if (control) {
             line->queue_at += (size_t)n;
+            if (line->queue_at == line->queued) keep_little(line);
             continue;
         }
         l->moved = true;
@@ -214,6 +225,9 @@ static void end_frame(struct link *l, struct line *line) {
     }
     if (line->in.type == FRAME_DATA) data_came(l, line);
     else hear(l, line->host, &line->in, line->in_body);
+    if (line->bounce_room <= 2 * FRAME_BYTES) return; /* something large came */
+    line->bounce_room = 0;
+    if (!bounce(line, FRAME_BYTES)) break_link(l, line->host, "there is no memory for what it sends");
 }
 
 static bool read_line(struct link *l, struct line *line) {
@@ -394,19 +408,26 @@ int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struct fa
     VISIT(c, EINVAL);
     if (c->header->hosts < 2 || c->rank != (int)c->header->leader || c->link) return EINVAL;
     struct link *l = calloc(1, sizeof *l);
-    if (!l) return ENOMEM;
+    if (!l || !(l->lines = calloc(c->header->hosts, sizeof *l->lines))) {
+        for (uint32_t h = 0; h < c->header->hosts; h++)
+            if (fds[h] >= 0) close(fds[h]);
+        hora_fabric_close(fabric);
+        free(l);
+        return ENOMEM;
+    }
     l->c = c;
     l->hosts = c->header->hosts;
     l->host = c->header->host;
     l->last_job = &l->jobs;
+    l->door = l->poller = -1; /* from here on stop_link closes what is open */
+    l->fabric = fabric;
+    for (uint32_t h = 0; h < l->hosts; h++) l->lines[h].fd = fds[h];
     pthread_mutex_init(&l->mutex, NULL);
-    l->lines = calloc(l->hosts, sizeof *l->lines);
     l->poller = epoll_create1(EPOLL_CLOEXEC);
-    bool fine = l->lines && l->poller >= 0 && open_door(l) && open_tree(l);
+    bool fine = l->poller >= 0 && open_door(l) && open_tree(l);
     for (uint32_t h = 0; h < l->hosts && fine; h++) {
         struct line *line = &l->lines[h];
         line->host = (int)h;
-        line->fd = fds[h];
         if (h == l->host) continue;
         line->fabric_host = l->host;
         make_key(&line->out_key, keys + 64 * (size_t)h);

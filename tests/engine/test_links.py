@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from hora.errors import HoraError, PeerLostError, ShutDownError
 from hora.transport import shm
 from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
+from tests.native.test_mac import siphash, words_of
 
 DEADLINE_S = 60.0
 
@@ -367,3 +371,127 @@ def test_hosts_that_lose_the_one_that_decided_refuse_what_needs_each_other() -> 
             go_on(backends[rank], (2, 3) if rank < 4 else (4, 5))
 
         everybody(backends[2:], lambda place: one(place + 2))
+
+
+class FakeLeader:
+    """Speaks as the leader of one of two hosts, with keys that the other takes for the right ones."""
+
+    SET, TELL, DECIDE, FAIL, JOIN = 1, 2, 3, 10, 6  # link.h: enum frame_type
+
+    def __init__(self, sock: socket.socket, key: bytes) -> None:
+        self._sock, self._key, self._sent = sock, key, 0
+        sock.settimeout(DEADLINE_S)
+
+    def say(self, kind: int, order: int, body: bytes) -> None:
+        words = [len(body) << 32 | kind, order, 0]
+        head = siphash(self._key[:16], [~self._sent & (1 << 64) - 1, *words])
+        code = siphash(self._key[:16], [self._sent, *words, *words_of(body)])
+        self._sock.sendall(struct.pack("<IHHQQQQ", len(body), kind, 0, order, 0, head, code) + body)
+        self._sent += 1
+
+    def hear(self, kind: int) -> bytes:
+        """The next frame of that kind."""
+        while True:
+            length, found = struct.unpack_from("<IH", self._take(40))
+            body = self._take(length)
+            if found == kind:
+                return body
+
+    def _take(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self._sock.recv(size - len(data))
+            assert part, "it hung up"
+            data += part
+        return data
+
+
+@contextlib.contextmanager
+def beside_a_fake(host: int) -> Iterator[tuple[TableBackend, FakeLeader]]:
+    """The one rank of this host of two, and who speaks for the other."""
+    segment = shm.Segment(2, 1, 1 << 20, [0, 1], host)
+    peers = [Peer(rank, rank, os.getpid(), f"host{rank}") for rank in range(2)]
+    backend = TableBackend(segment.fd, host, peers, Settings(), 1)
+    segment.close()
+    mine, theirs = socket.socketpair()
+    key = os.urandom(32)
+    keys = [bytes(64), key + key]
+    sockets = [-1, mine.detach()]
+    turn = 1 if host == 0 else -1
+    assert (
+        backend._lib.link(backend._core, (ctypes.c_int32 * 2)(*sockets[::turn]), b"".join(keys[::turn]), None, None)
+        == 0
+    )
+    try:
+        yield backend, FakeLeader(theirs, key)
+    finally:
+        theirs.close()
+        backend.close()
+
+
+def ends(backend: TableBackend) -> str:
+    """What the job ends with."""
+    with pytest.raises(PeerLostError) as raised:
+        summed(backend, (0, 1), "never", 3)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("rank", [2, 1 << 31, 1 << 32, (1 << 63) - 1])
+def test_a_host_that_says_that_a_rank_joins_which_there_is_not_ends_the_job(rank: int) -> None:
+    with beside_a_fake(0) as (backend, fake):
+        fake.say(FakeLeader.JOIN, 0, struct.pack("<Q", (rank << 1) & (1 << 64) - 1))
+        assert "makes no sense" in ends(backend)
+
+
+@pytest.mark.parametrize("length", [8, (1 << 64) - 4, (1 << 64) - 1])
+def test_a_host_that_announces_more_than_it_says_ends_the_job(length: int) -> None:
+    with beside_a_fake(0) as (backend, fake):
+        fake.say(FakeLeader.FAIL, 0, struct.pack("<QQQQQ", 1, 2, 0, 4, length))
+        assert "makes no sense" in ends(backend)
+
+
+@pytest.mark.parametrize("sizes", [[], [8, 8], [1 << 62], [-8]])
+def test_a_host_that_says_other_sizes_than_an_allgather_has_ends_the_job(sizes: list[int]) -> None:
+    with beside_a_fake(1) as (backend, fake):
+        array = np.ones(2, np.float32)
+        request = Request(Kind.ALLGATHER, "gather", (TensorSpec(DType.FLOAT32, (2,)),), (0, 1))
+        under_way = backend.prepare(request).start([buffer_of(array)], [])
+        told = fake.hear(FakeLeader.TELL)
+        brought = struct.pack("<IIII", 1, 1, 16, 0) + struct.pack("<q", 8) + array.tobytes()
+        wrong = struct.pack(f"<{len(sizes)}q", *sizes) + bytes(8)
+        brought += struct.pack("<IIII", 0, len(sizes), len(wrong), 0) + wrong
+        fake.say(FakeLeader.DECIDE, 1, told[:56] + struct.pack("<IIIIII", 0, 0, 2, len(brought), 0, 0) + brought)
+        with pytest.raises(PeerLostError, match="makes no sense"):
+            under_way.wait()
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_links_that_cannot_be_made_give_back_their_descriptors_and_no_others(room: int) -> None:
+    """With room for so many more descriptors: it needs one to wait on, and one to be woken by."""
+    stdin = os.fstat(0)
+    segment = shm.Segment(2, 1, 1 << 20, [0, 1], 0)
+    peers = [Peer(rank, rank, os.getpid(), f"host{rank}") for rank in range(2)]
+    backend = TableBackend(segment.fd, 0, peers, Settings(), 1)
+    segment.close()
+    mine, theirs = socket.socketpair()
+    ends = (ctypes.c_int32 * 2)(-1, mine.detach())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fillers: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+        with contextlib.suppress(OSError):  # what is free below the limit
+            while True:
+                fillers.append(os.dup(0))
+        for _ in range(room):
+            os.close(fillers.pop())
+        error = backend._lib.link(backend._core, ends, bytes(128), None, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+    assert error == errno.EMFILE
+    backend.close()
+    assert os.path.samestat(os.fstat(0), stdin)
+    theirs.settimeout(DEADLINE_S)
+    assert theirs.recv(1) == b"", "the connection is still open"
+    theirs.close()
