@@ -366,6 +366,20 @@ static int index_of(struct job *j, int host) {
     return -1;
 }
 
+bool waits_for(struct link *l, int host) {
+    for (struct job *j = l->jobs; j; j = j->next) {
+        int i = index_of(j, host);
+        if (i < 0) continue;
+        bool moved = j->complete;
+        for (int way = 0; way < 2 && moved; way++) {
+            if (!j->reduces) moved = stream(j, way, i)->done == stream(j, way, i)->bytes;
+            else moved = *flow(j, way, 0, i) == j->layout.slices && *flow(j, way, 1, i) == j->layout.slices;
+        }
+        if (!moved) return true;
+    }
+    return false;
+}
+
 static bool all_moved(struct job *j) {
     if (!j->complete || j->in_flight) return false;
     for (int k = 0; k < 4 * j->count && j->reduces; k++)

@@ -29,7 +29,8 @@ API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struc
 API struct fabric *hora_fabric_open(const char *library, const char *devices, char *said, int room);
 API int hora_fabric_address(struct fabric *f, char *out, int room);
 API void hora_fabric_close(struct fabric *f);
-/* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. */
+/* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. With 0 it waits for nobody: who is
+ * left here, and the other hosts, are told that it goes. */
 API int hora_linger(struct core *c, int64_t timeout_us);
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
 API int hora_leave(struct core *c);                       /* shut down in good order */

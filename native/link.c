@@ -115,9 +115,9 @@ static void forget_line(struct link *l, struct line *line) {
     ring(l->c); /* somebody may linger for it */
 }
 
-/* The other end is gone: in good order, if it had said so. What is left here goes on without it then. */
+/* The other end is gone: in good order, if it had said so, and nothing is missing of it. What is left here goes on without it then. */
 static void end_line(struct link *l, struct line *line, const char *why) {
-    if (!line->goodbye) {
+    if (!line->goodbye || (!l->said_goodbye && waits_for(l, line->host))) {
         break_link(l, line->host, why);
         return;
     }
@@ -460,11 +460,39 @@ static bool all_left_here(struct core *c) {
     return true;
 }
 
+static bool say_goodbye(struct link *l) {
+    bool waiting = false;
+    for (uint32_t h = 0; h < l->hosts; h++) {
+        if (!l->said_goodbye) send_control(l, (int)h, FRAME_GOODBYE, 0, NULL, 0);
+        struct line *line = &l->lines[h];
+        waiting |= line->open && (!line->goodbye || line->queue_at < line->queued || (line->fabric && !fabric_sent(line)));
+    }
+    l->said_goodbye = true;
+    link_progress(l);
+    return waiting;
+}
+
+/* This leader goes although others are still here, or elsewhere: what needs it from now on is refused. */
+static void go(struct core *c, struct link *l) {
+    pthread_mutex_lock(&l->mutex);
+    say_goodbye(l);
+    bool unfinished = l->jobs != NULL;
+    pthread_mutex_unlock(&l->mutex);
+    if (unfinished) end_all(c, c->rank, "it shut down, and could not wait any longer for others of its host, for which it moved data");
+    int status;
+    while ((status = lock(c)) == PENDING) {}
+    if (status) return;
+    leave_others(c, c->rank);
+    c->ring_wanted = true;
+    unlock(c);
+}
+
 int hora_linger(struct core *c, int64_t timeout_us) {
     VISIT(c, OK);
     struct link *l = c->link;
     uint64_t deadline = now_ns() + (uint64_t)timeout_us * 1000;
     if (!l) return OK;
+    if (!timeout_us && !over(c)) go(c, l);
     for (uint32_t bell = atomic_load(&c->header->bell); now_ns() < deadline; bell = atomic_load(&c->header->bell)) {
         if (over(c)) return OK;
         if (!l->said_goodbye && !all_left_here(c)) {
@@ -472,14 +500,7 @@ int hora_linger(struct core *c, int64_t timeout_us) {
             continue;
         }
         pthread_mutex_lock(&l->mutex);
-        bool waiting = false;
-        for (uint32_t h = 0; h < l->hosts; h++) {
-            if (!l->said_goodbye) send_control(l, (int)h, FRAME_GOODBYE, 0, NULL, 0);
-            struct line *line = &l->lines[h];
-            waiting |= line->open && (!line->goodbye || line->queue_at < line->queued || (line->fabric && !fabric_sent(line)));
-        }
-        l->said_goodbye = true;
-        link_progress(l);
+        bool waiting = say_goodbye(l);
         pthread_mutex_unlock(&l->mutex);
         if (!waiting) return OK;
         enum { SENT_NS = 2 * 1000 * 1000 }; /* nobody says that a fabric has sent it */

@@ -129,5 +129,6 @@ void data_went(struct link *l, struct line *line);
 void blame_came(struct link *l, uint64_t order, const char *body, size_t bytes); /* whose numbers are not finite, as another host found */
 bool get_on(struct link *l);                                      /* sum what came; whether anything was done */
 bool starves(struct link *l);                                     /* something could be sent if this host's ranks had summed it */
+bool waits_for(struct link *l, int host);                         /* for data to or from it */
 void close_jobs(struct link *l);
 #endif

@@ -385,7 +385,7 @@ static void leave(int rank) {
     while ((status = hora_leave(seat->core)) == PENDING) {}
     if (!seat->over && !(fault && sim_faults)) ends(rank, status, "hora_leave");
     bool hurries = has_quitter && rank == victim && chance(2); /* and is gone while others still do things */
-    for (int i = 0; i < (hurries ? 2 : 50) && hora_linger(seat->core, hurries ? 300 : 200000) == PENDING; i++) {}
+    for (int i = 0; i <= (hurries ? 2 : 50) && hora_linger(seat->core, i == (hurries ? 2 : 50) ? 0 : hurries ? 300 : 200000) == PENDING; i++) {}
     seat->closing = true;
     hora_close(seat->core);
     seat->closed = true;

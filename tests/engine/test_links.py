@@ -74,7 +74,8 @@ def hosts(
 def shut(backend: TableBackend, linger_us: int = 5_000_000) -> None:
     if backend._core:
         backend.leave()
-        backend._lib.linger(backend._core, linger_us)
+        if backend._lib.linger(backend._core, linger_us) == 1:  # as engine.links
+            backend._lib.linger(backend._core, 0)
         backend.close()
 
 
@@ -495,3 +496,38 @@ def test_links_that_cannot_be_made_give_back_their_descriptors_and_no_others(roo
     theirs.settimeout(DEADLINE_S)
     assert theirs.recv(1) == b"", "the connection is still open"
     theirs.close()
+
+
+@pytest.mark.parametrize("leader", [0, 2])
+def test_a_leader_that_goes_first_leaves_nobody_waiting(leader: int) -> None:
+    """Its host loses the way to the other; inside hosts all goes on."""
+    with hosts(workers=2) as backends:
+        everybody(backends, lambda rank: summed(backends[rank], (0, 1, 2, 3), "all"))
+        begun = threading.Barrier(4)
+
+        def one(rank: int) -> None:
+            if rank == leader:
+                begun.wait(DEADLINE_S)
+                shut(backends[rank], linger_us=50_000)
+                return
+            if rank == leader + 1:  # the other of its host waits for something that the others do not begin
+                array = np.ones(9, np.float32)
+                request = Request(
+                    Kind.ALLREDUCE,
+                    "between",
+                    (TensorSpec(DType.FLOAT32, (9,)),),
+                    tuple(r for r in range(4) if r != leader),
+                )
+                waiting = backends[rank].prepare(request).start([buffer_of(array)], [buffer_of(array)])
+                begun.wait(DEADLINE_S)
+                with pytest.raises(ShutDownError):
+                    waiting.wait()
+                with pytest.raises(ShutDownError):
+                    summed(backends[rank], tuple(r for r in range(4) if r != leader), "later")
+                return
+            begun.wait(DEADLINE_S)
+            go_on(backends[rank], (2, 3) if leader == 0 else (0, 1))
+            with pytest.raises(ShutDownError):
+                summed(backends[rank], (0, 1, 2, 3), "everywhere")
+
+        everybody(backends, one)

@@ -122,6 +122,7 @@ class HostsBackend(TableBackend):
         deadline = time.monotonic() + _LINGER_S
         while self._core and self._leads and self._lib.linger(self._core, _SLICE_US) == Status.PENDING:
             if time.monotonic() > deadline:
+                self._lib.linger(self._core, 0)  # what needs this host is refused from now on
                 break
         super().close()
 
