@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from tests.native.test_mac import siphash, words_of
 
 from hora.config.settings import Settings
 from hora.engine.backend import NotFinite
@@ -24,7 +25,6 @@ from hora.errors import HoraError, PeerLostError, ShutDownError
 from hora.transport import shm
 from hora.types import Buffer, DType, Kind, ReduceOp, Reduction
 from hora.wire.messages import Peer
-from tests.native.test_mac import siphash, words_of
 
 DEADLINE_S = 60.0
 

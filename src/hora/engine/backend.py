@@ -113,9 +113,10 @@ class Operation:
         here = (Buffer(address, segment.dtype, segment.shape, owner),)
         return self.start(here, here)
 
-    def run(self, address: int) -> None:
-        """Carry it out on the memory of one tensor, in place, which the caller keeps alive."""
-        self.start_at(address, None).wait()
+    def run(self, address: int, owner: object) -> None:
+        """Carry it out on the memory of one tensor, in place; ``owner`` keeps it alive, also if this raises while the
+        core may still write there."""
+        self.start_at(address, owner).wait()
 
 
 class RankState(NamedTuple):

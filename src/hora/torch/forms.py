@@ -91,7 +91,7 @@ def allreduce_(
 ) -> torch.Tensor:
     if (known := kept(tensor, name, op, average, prescale_factor, postscale_factor, process_set)) is not None:
         touch((tensor,))
-        known.run(tensor.data_ptr())
+        known.run(tensor.data_ptr(), tensor)
         return tensor
     how = reduction(_ALLREDUCE, (dtype_of(tensor),), op, average, prescale_factor, postscale_factor)
     result = autograd.allreduce([tensor], how, name, process_set, in_place=True)[0]

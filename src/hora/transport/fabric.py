@@ -79,6 +79,11 @@ class Fabric:
             )
         self.address = room.raw[:length]
 
+    def give(self) -> Any:
+        """The handle, for who takes it over."""
+        handle, self.handle = self.handle, None
+        return handle
+
     def close(self) -> None:
         """Only what was not handed to the core."""
         handle, self.handle = self.handle, None
