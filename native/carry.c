@@ -1,16 +1,19 @@
 /* Data between hosts, as a rank sees it: what it brings, what ranks of one host do for each other, what it takes.
  *
- * An allreduce between hosts is cut into slices, and each slice into a share for every host that takes part. While one slice
+ * An allreduce or reducescatter between hosts is cut into slices, and each slice into a share for every host that takes part. While one slice
  * is on the network, ranks of a host copy in and add up the next, each a part of it (sum_here), and copy the results of those
  * before out (take_early); the leaders' side is in exchange.c. A partial sum is rounded to the type of the tensor; where that
  * could go wrong (integers averaged, products of halves), all inputs travel instead.
  *
- * For everything else all that a host needs of the others' inputs is collected in its leader's arena; each rank makes its
- * result of that, as it would of what lies in shared memory.
+ * For everything else all that a host needs of the others' inputs is collected in its leader's arena, or in a file where that has
+ * no room; each rank makes its result of that, as it would of what lies in shared memory.
  */
 #include "link.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 /* ---- how an operation lies in memory ---- */
 
@@ -37,7 +40,7 @@ bool stages_of(const struct task *t, int dtype, double divisor, struct stages *s
 
 bool reduces(const struct plan *p) {
     struct stages s;
-    if (p->kind != ALLREDUCE) return false;
+    if (p->kind != ALLREDUCE && p->kind != REDUCESCATTER) return false;
     for (uint32_t k = 0; k < p->segment_count; k++)
         if (!two_steps((int)p->op, p->wire, p->prescale, p->postscale, (int)p->segments[k].dtype, 1, &s)) return false;
     return true;
@@ -86,29 +89,44 @@ void part_of_slice(const struct slice *b, int index, int of, uint64_t *low, uint
     *high = least(*low + part, b->low + b->count);
 }
 
-/* Copy elements of a run from the tensors, or to them. */
-static void pack_some(const struct plan *p, char **tensors, char *packed, const struct run *run, uint64_t low, uint64_t count, bool in) {
+/* Copy elements of a run from the tensors, or to them: then those that are this rank's. */
+static void pack_some(struct core *c, const struct plan *p, char **tensors, char *packed, const struct run *run, uint64_t low,
+                      uint64_t count, bool in) {
+    struct set *s = set_at(c, p->set);
     uint64_t at = 0, item = item_bytes[run->dtype];
     for (uint32_t k = 0; k < p->segment_count && at < low + count; k++) {
-        if ((int)p->segments[k].dtype != run->dtype) continue;
-        uint64_t end = at + p->segments[k].count, from = at > low ? at : low, to = least(end, low + count);
-        if (from < to) {
-            char *tensor = tensors[k] + (from - at) * item, *there = packed + run->at + from * item;
-            copy(in ? there : tensor, in ? tensor : there, (to - from) * item);
-        }
+        const struct shape *shape = &p->segments[k];
+        if ((int)shape->dtype != run->dtype) continue;
+        uint64_t first = at, end = at + shape->count;
         at = end;
+        if (!in && p->kind == REDUCESCATTER) {
+            int me = position_of(c, s)[c->rank];
+            for (int m = 0; m < me; m++) first += part_of(shape, m, (int)s->count);
+            end = first + part_of(shape, me, (int)s->count);
+        }
+        uint64_t from = first > low ? first : low, to = least(end, low + count);
+        if (from >= to) continue;
+        char *tensor = tensors[k] + (from - first) * item, *there = packed + run->at + from * item;
+        copy(in ? there : tensor, in ? tensor : there, (to - from) * item);
     }
-}
-
-static void pack(const struct plan *p, char **tensors, char *packed, bool in) {
-    struct run runs[DTYPES];
-    int n = runs_of(p->segments, p->segment_count, runs);
-    for (int i = 0; i < n; i++) pack_some(p, tensors, packed, &runs[i], 0, runs[i].count, in);
 }
 
 /* ---- on the rank that submits ---- */
 
 static bool speaks_alone(struct core *c, struct set *s) { return s->here_count == 1 && c->rank == (int)c->header->leader; }
+
+/* What idle plans keep for the next time; whether there was any. */
+static bool drop_spares(struct core *c) {
+    bool any = false;
+    pthread_mutex_lock(&c->mine);
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        char *spare = c->plans[i] ? atomic_exchange(&c->plans[i]->spare, NULL) : NULL;
+        if (spare) arena_give(c, spare);
+        any |= spare != NULL;
+    }
+    pthread_mutex_unlock(&c->mine);
+    return any;
+}
 
 /* Where the leader of the host can reach it: in place, or as a copy, which of what is large is made when it is summed. False
  * if there is no room for that. */
@@ -123,7 +141,7 @@ bool stage(struct core *c, struct ticket *t) {
     if (p->kind == BROADCAST && p->root != c->rank) return true;
     bool reduces = p->reduces;
     bool shared = arena_offset(c, p->segment_count ? t->in[0] : NULL, p->bytes) >= 0 && t->in[0] == t->out[0];
-    if (reduces && p->segment_count == 1 && (speaks_alone(c, s) || shared)) return true;
+    if (p->kind == ALLREDUCE && reduces && p->segment_count == 1 && (speaks_alone(c, s) || shared)) return true;
     if (reduces) {
         struct run runs[DTYPES];
         int n = runs_of(p->segments, p->segment_count, runs);
@@ -136,11 +154,15 @@ bool stage(struct core *c, struct ticket *t) {
     if (!bytes) return true;
     t->staged = atomic_exchange(&p->spare, NULL);
     if (t->staged && p->spare_bytes < bytes) arena_free(c, t->staged), t->staged = NULL;
-    if (!t->staged && !(t->staged = arena_alloc(c, bytes))) return false;
+    if (!t->staged) t->staged = arena_alloc(c, bytes);
+    if (!t->staged && drop_spares(c)) t->staged = arena_alloc(c, bytes);
+    if (!t->staged) return false;
     t->staged_bytes = bytes;
     if (reduces) {
         t->copies = bytes > SLICE_BYTES;
-        if (!t->copies) pack(p, t->in, t->staged, true);
+        struct run runs[DTYPES];
+        int n = t->copies ? 0 : runs_of(p->segments, p->segment_count, runs);
+        for (int i = 0; i < n; i++) pack_some(c, p, t->in, t->staged, &runs[i], 0, runs[i].count, true);
         return true;
     }
     char *at = t->staged;
@@ -223,7 +245,7 @@ int sum_here(struct core *c, const struct scheduled *item) {
         uint64_t size = item_bytes[run->dtype], low, high;
         for (; ticket->copies && in < layout.slices && in <= k + 1; in++) { /* one ahead, for others to go on with */
             struct slice next = slice_at(&layout, in);
-            pack_some(ticket->plan, ticket->in, ticket->staged, &layout.runs[next.run], next.low, next.count, true);
+            pack_some(c, ticket->plan, ticket->in, ticket->staged, &layout.runs[next.run], next.low, next.count, true);
             count_up(copied, &s->sleepers, in + 1);
         }
         for (int r = 0; r < n; r++) {
@@ -293,13 +315,12 @@ static int adasum_from(struct plan *p, uint32_t k, char *out, const void *const 
     return OK;
 }
 
-/* All inputs are here: make this rank's result of them. */
-static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
+/* All inputs are here, those of other hosts at `collected`: make this rank's result of them. */
+static int take_collected(struct core *c, struct ticket *t, struct entry *e, char *collected) {
     struct plan *p = t->plan;
     struct set *s = set_at(c, e->set);
     const char *at[s->count];
     int ranks[s->count], n = contributors(c, e, t->round, ranks), me = position_of(c, s)[c->rank];
-    char *collected = e->result_at[t->round & 1] < 0 ? NULL : arena_at(c, (int)c->header->leader) + e->result_at[t->round & 1];
     for (int m = 0; m < n; m++) {
         if (is_here(c, ranks[m])) {
             at[m] = brought_by(c, e, ranks[m]);
@@ -313,7 +334,7 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
         t->received = calloc((size_t)p->segment_count * (size_t)n, sizeof *t->received);
         if (!t->memory || !t->received) return FULL;
     }
-    double divisor = p->op == AVERAGE ? divisor_of(c, e, t->round) : 1;
+    double divisor = p->op == AVERAGE ? divisor_of(c, e, t->round) : 1; /* a reducescatter: of integers, or Adasum */
     for (uint32_t k = 0; k < p->segment_count; k++) {
         struct shape *shape = &p->segments[k];
         uint64_t item = item_bytes[shape->dtype], total = 0;
@@ -354,6 +375,23 @@ static int take_collected(struct core *c, struct ticket *t, struct entry *e) {
     return OK;
 }
 
+/* What other hosts sent is in the leader's arena, or, if there was no room, in a file of its own. */
+static int take_all(struct core *c, struct ticket *t, struct entry *e) {
+    int64_t at = e->result_at[t->round & 1];
+    if (file_of(at) < 0) return take_collected(c, t, e, at == NOWHERE ? NULL : arena_at(c, (int)c->header->leader) + at);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/fd/%d", atomic_load(&rank_at(c, (int)c->header->leader)->pid), file_of(at));
+    FILE *file = fopen(path, "re");
+    struct stat is;
+    void *memory = MAP_FAILED;
+    if (file && !fstat(fileno(file), &is)) memory = mmap(NULL, (size_t)is.st_size, PROT_READ, MAP_SHARED, fileno(file), 0);
+    if (file) fclose(file);
+    if (memory == MAP_FAILED) return over(c) ? over(c) : FULL;
+    int status = take_collected(c, t, e, memory);
+    munmap(memory, (size_t)is.st_size);
+    return status;
+}
+
 /* Copy out so many slices of a sum. */
 static void take_slices(struct core *c, struct ticket *t, struct entry *e, uint32_t upto) {
     int ranks[MAX_HERE];
@@ -364,12 +402,12 @@ static void take_slices(struct core *c, struct ticket *t, struct entry *e, uint3
     lay_out(&layout, t->plan->segments, t->plan->segment_count, hosts_of(c, e, t->round));
     for (; t->taken < upto && t->taken < layout.slices; t->taken++) {
         struct slice b = slice_at(&layout, t->taken);
-        pack_some(t->plan, t->out, sum, &layout.runs[b.run], b.low, b.count, false);
+        pack_some(c, t->plan, t->out, sum, &layout.runs[b.run], b.low, b.count, false);
     }
 }
 
 static int take(struct core *c, struct ticket *t, struct entry *e) {
-    if (!task_of(c, e, t->round)->reduces) return take_collected(c, t, e);
+    if (!task_of(c, e, t->round)->reduces) return take_all(c, t, e);
     take_slices(c, t, e, UINT32_MAX);
     t->taken = UINT32_MAX;
     return OK;

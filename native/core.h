@@ -149,6 +149,7 @@ struct header {
     word posted;                   /* it has been woken for that */
     word hungry;                   /* it waits for sums of this host: knock */
     word knocked, asleep;          /* somebody knocked; it sleeps, and has to be woken to notice */
+    word cut;                      /* this host has no way to the others any more, and they left in good order */
     word door_open;                /* it listens, at */
     char door[32];                 /* an abstract Unix socket */
     /* of the ranks of this host, by their place: who has joined; the other hosts know it; wants averages over active ranks */
@@ -267,7 +268,7 @@ struct entry {
     word arrived_data[2], takers[2];
     word arrived_slices[2]; /* so much of it, before all is */
     word taking[2]; /* of how many */
-    int64_t result_at[2];
+    int64_t result_at[2]; /* see NOWHERE */
     struct block task[2]; /* a rank that had joined may be back for the next round while others carry this one out */
     struct block others[2]; /* what ranks of other hosts brought: uint32_t[members], where in it is struct brought, or 0 */
     uint32_t number, agreed; /* between hosts: what it is known by, 0 if it has none; it was agreed on before */
@@ -276,6 +277,10 @@ struct entry {
     uint32_t batch_formed, batch_next; /* index + 1 of what is carried out together with this */
     /* then: struct arrival[here]; struct block payload[2][here]; uint64_t contributors[2][bit_words] */
 };
+/* What came is at an offset of the leader's arena, nowhere, or in a file that the leader has open. */
+enum { NOWHERE = -1 };
+static inline int64_t in_file(int fd) { return NOWHERE - 1 - (int64_t)fd; }
+static inline int file_of(int64_t at) { return at < NOWHERE ? (int)(NOWHERE - 1 - at) : -1; } /* -1: it is in none */
 struct brought { uint32_t rank, meta_count, bytes, pad; }; /* then the payload, which the numbers are first in, or they alone */
 
 struct scheduled { uint64_t round; uint32_t entry, done, taking; }; /* taking: what came from other hosts */
@@ -482,6 +487,7 @@ void fail_everywhere(struct core *c, struct entry *e, enum failure_code code, co
 bool close_ready(struct core *c);
 bool has_untold(struct core *c, int rank);
 void leave_table(struct core *c, int gone);
+void leave_others(struct core *c, int gone);
 uint32_t form_batch(struct core *c, struct scheduled *out, uint32_t room, bool only_in_place);
 int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks);
 bool rides(struct core *c, const struct plan *p, struct ticket *t); /* along with its arrival */
@@ -523,6 +529,7 @@ void copy(char *to, const char *from, uint64_t bytes);
 bool reduce(void *out, const void *const *in, int n, uint64_t count, int dtype, int op, double prescale,
             double postscale, double divisor); /* true if a result is inf or nan */
 uint64_t first_not_finite(const void *in, uint64_t at, uint64_t count, int dtype);
+bool any_not_finite(const uint16_t *in, uint64_t count, int dtype); /* of a half type; fast */
 void narrow(uint16_t *out, const float *in, uint64_t count, int dtype);
 void widen(float *out, const uint16_t *in, uint64_t count, int dtype);
 void to_double(double *restrict out, const void *in, uint64_t count, int dtype);

@@ -10,8 +10,12 @@
  * Two operations never wait for each other: results of one and inputs of the next are on their way at once, older first.
  */
 #include "link.h"
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { OUT, IN };
 enum { SHOW_SLICES = 4 }; /* so many at a time are shown to ranks that wait: a megabyte, for one wake-up */
@@ -26,7 +30,7 @@ struct job {
     uint32_t entry, in_flight; /* in_flight: frames that connections have not written yet */
     int me, count;
     uint16_t hosts[MAX_HOSTS]; /* that take part */
-    bool reduces, complete;    /* complete: all that is to be said of it is known */
+    bool reduces, blames, complete; /* blames: says whose numbers are not finite; complete: all that is to be said of it is known */
     /* a sum */
     int wire;
     struct layout layout;
@@ -42,6 +46,8 @@ struct job {
     /* anything else */
     struct stream *streams;         /* out and in, by host */
     char *collected;
+    uint64_t collected_bytes;
+    int file;                       /* that it is in, if the arena had no room: -1 if it is there */
 };
 
 struct stash { struct stash *next; int host; uint64_t order, at, bytes; char data[]; };
@@ -68,6 +74,38 @@ static void pass(struct stream *s, uint64_t bytes) {
 }
 
 
+/* Where what other hosts send is put, and its ranks find it: in the arena, or, if that has no room, in a file. */
+static bool make_room(struct core *c, struct job *j, struct entry *e, uint64_t bytes) {
+    int64_t *at = &e->result_at[j->round & 1];
+    *at = NOWHERE;
+    if (!bytes) return true;
+    j->collected_bytes = bytes;
+    if ((j->collected = arena_alloc(c, bytes))) {
+        *at = arena_offset(c, j->collected, bytes);
+        return true;
+    }
+    j->file = memfd_create("hora-overflow", MFD_CLOEXEC);
+    void *memory = MAP_FAILED;
+    if (j->file >= 0 && !ftruncate(j->file, (off_t)bytes)) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, j->file, 0);
+    if (memory != MAP_FAILED) {
+        j->collected = memory;
+        *at = in_file(j->file);
+        return true;
+    }
+    char text[STATUS_BYTES];
+    snprintf(text, sizeof text, "its host has no memory (%s) for %llu bytes that other hosts send for one operation, and HORA_ARENA_BYTES "
+             "(%llu) leaves no room; give the job more memory, or operations less data", strerror(errno), (unsigned long long)bytes,
+             (unsigned long long)c->header->arena_bytes);
+    end_all(c, c->rank, text);
+    return false;
+}
+
+static void give_room(struct core *c, struct job *j) {
+    if (j->collected && j->file < 0) arena_free(c, j->collected);
+    else if (j->collected) munmap(j->collected, j->collected_bytes);
+    if (j->file >= 0) close(j->file);
+}
+
 static void prepare_collection(struct link *l, struct job *j, struct entry *e) {
     struct core *c = l->c;
     struct set *s = set_at(c, e->set);
@@ -76,8 +114,7 @@ static void prepare_collection(struct link *l, struct job *j, struct entry *e) {
     uint64_t wanted = 0;
     for (int m = 0; m < n; m++)
         if (!is_here(c, ranks[m])) wanted += up64(needed(c, e, j->round, ranks[m], l->host));
-    if (wanted && !sound(c, j->collected = arena_alloc(c, wanted), "there is no room for what other hosts send")) return;
-    e->result_at[j->round & 1] = wanted ? arena_offset(c, j->collected, wanted) : -1;
+    if (!make_room(c, j, e, wanted)) return;
     char *to = j->collected;
     for (int m = 0; m < n; m++) {
         const int64_t *meta = t->kind == ALLTOALL ? meta_of(c, e, j->round, ranks[m]) : NULL;
@@ -154,17 +191,35 @@ static void make_ready(struct link *l, struct job *j, uint32_t wanted) {
     }
 }
 
-/* A block of results is not finite: through which host? Of those with one rank in it that says who it was. */
-static void blame_hosts(struct link *l, struct job *j, uint64_t element, const void *const *in, const void *sum, uint64_t count, int dtype) {
-    struct entry *e = entry_at(l->c, j->entry);
-    int ranks[l->c->size], n = contributors(l->c, e, j->round, ranks), who[MAX_HOSTS];
-    for (int i = 0; i < j->count; i++) {
-        int there = 0;
-        for (int k = 0; k < n; k++)
-            if (host_of_rank(l->c, ranks[k]) == j->hosts[i]) who[i] = there++ ? -1 : ranks[k];
-    }
+/* The one rank of a host that takes part, or -1 if there are several. */
+static int only_rank(struct link *l, struct job *j, int index) {
+    int ranks[l->c->size], n = contributors(l->c, entry_at(l->c, j->entry), j->round, ranks), only = -1, there = 0;
+    for (int k = 0; k < n; k++)
+        if (host_of_rank(l->c, ranks[k]) == j->hosts[index]) only = there++ ? -1 : ranks[k];
+    return only;
+}
+
+/* A block of results is not finite: through which host? Of those with one rank in it that says who it was. What came rounded
+ * does not tell whether it was brought so: that its sender finds out (see blame_rounded). */
+static void blame_hosts(struct link *l, struct job *j, uint64_t element, const void *const *in, const void *sum, uint64_t count, int dtype,
+                        bool rounded) {
+    int who[MAX_HOSTS];
+    for (int i = 0; i < j->count; i++) who[i] = rounded && i != j->me ? -1 : only_rank(l, j, i);
     j->bad = true;
-    blame_run(l->c, e, j->round, element, who, in, j->count, sum, count, dtype);
+    blame_run(l->c, entry_at(l->c, j->entry), j->round, element, who, in, j->count, sum, count, dtype);
+}
+
+/* What this host sends is not finite now that it is rounded: it was before, or it is too large. The others hear that with the
+ * result, of which the same is true. */
+static void blame_rounded(struct link *l, struct job *j, uint64_t element, const float *from, const uint16_t *rounded, uint64_t count) {
+    float wide[STEP_BYTES / sizeof(float)];
+    int who = only_rank(l, j, j->me);
+    for (uint64_t done = 0, n; done < count; done += n) {
+        const void *in = from + done;
+        n = least(count - done, STEP_BYTES / sizeof *wide);
+        widen(wide, rounded + done, n, j->wire);
+        blame_run(l->c, entry_at(l->c, j->entry), j->round, element + done, &who, &in, 1, wide, n, FLOAT32);
+    }
 }
 
 /* When all is moved: whether all hosts have told each other whose numbers are not finite, if some are. */
@@ -205,14 +260,14 @@ static void sum_slice(struct link *l, struct job *j, const char *const *from) {
             }
         }
         bool bad = reduce(sum, in, j->count, count, dtype, how->outer, 1, how->postscale, how->divisor);
-        if (bad && how->outer <= SUM) blame_hosts(l, j, s.low + done, in, sum, count, dtype);
         if (rounded) { /* here too what the others get: rounding that again changes nothing */
             uint16_t travels[MANY];
             narrow(travels, (float *)sum, count, j->wire);
-            widen((float *)own, travels, count, j->wire);
-        } else {
-            copy(own, sum, count * size);
+            bad |= any_not_finite(travels, count, j->wire);
+            widen((float *)sum, travels, count, j->wire);
         }
+        if (bad && j->blames && how->outer <= SUM) blame_hosts(l, j, s.low + done, in, sum, count, dtype, rounded);
+        copy(own, sum, count * size);
     }
     free(many);
     j->summed++;
@@ -280,7 +335,7 @@ void begin_job(struct link *l, uint32_t entry, uint64_t round, uint64_t order) {
     int ranks[c->size], n = contributors(c, e, round, ranks);
     bool takes_part[MAX_HOSTS] = {0};
     if (!sound(c, j, "there is no memory for an operation")) return;
-    *j = (struct job){.order = order, .round = round, .entry = entry, .wire = -1, .reduces = t->reduces};
+    *j = (struct job){.order = order, .round = round, .entry = entry, .wire = -1, .file = -1, .reduces = t->reduces, .blames = t->kind == ALLREDUCE};
     for (int i = 0; i < n; i++) takes_part[host_of_rank(c, ranks[i])] = true;
     for (uint32_t h = 0; h < l->hosts; h++) {
         if (!takes_part[h]) continue;
@@ -311,6 +366,20 @@ static int index_of(struct job *j, int host) {
     return -1;
 }
 
+bool waits_for(struct link *l, int host) {
+    for (struct job *j = l->jobs; j; j = j->next) {
+        int i = index_of(j, host);
+        if (i < 0) continue;
+        bool moved = j->complete;
+        for (int way = 0; way < 2 && moved; way++) {
+            if (!j->reduces) moved = stream(j, way, i)->done == stream(j, way, i)->bytes;
+            else moved = *flow(j, way, 0, i) == j->layout.slices && *flow(j, way, 1, i) == j->layout.slices;
+        }
+        if (!moved) return true;
+    }
+    return false;
+}
+
 static bool all_moved(struct job *j) {
     if (!j->complete || j->in_flight) return false;
     for (int k = 0; k < 4 * j->count && j->reduces; k++)
@@ -323,7 +392,7 @@ static bool all_moved(struct job *j) {
 static void free_job(struct link *l, struct job *j) {
     for (int k = 0; k < 2 * j->count && j->streams; k++) free(j->streams[k].spans);
     for (int i = 0; i < j->count; i++) free(j->inbox[i]);
-    if (j->collected) arena_free(l->c, j->collected);
+    give_room(l->c, j);
     free(j->streams);
     free(j->flows);
     free(j);
@@ -407,7 +476,11 @@ static bool next_share(struct link *l, struct job *j, int i, struct line *line) 
         line->data = (struct frame){.bytes = (uint32_t)s.bytes, .at = (uint64_t)step << STEP_SHIFT | (uint64_t)(step && j->bad) << BAD_SHIFT | number};
         line->data_body = in_vector(j, &s);
         if (is_narrowed(j, s.run)) {
-            narrow((uint16_t *)line->narrowed, (const float *)line->data_body, s.count, j->wire);
+            uint16_t *rounded = (uint16_t *)line->narrowed;
+            const float *from = (const float *)line->data_body;
+            narrow(rounded, from, s.count, j->wire);
+            bool says = !step && j->blames && j->stages[s.run].outer <= SUM;
+            if (says && any_not_finite(rounded, s.count, j->wire)) blame_rounded(l, j, s.low, from, rounded, s.count);
             line->data_body = line->narrowed;
         }
         ++*next;

@@ -63,7 +63,7 @@ void blame_run(struct core *c, struct entry *e, uint64_t round, uint64_t element
                const void *out, uint64_t count, int dtype) {
     struct task *t = task_of(c, e, round);
     uint64_t begins = 0, item = item_bytes[dtype];
-    if (t->op > SUM) return;
+    if (t->op > SUM || t->kind != ALLREDUCE) return;
     for (uint32_t k = 0; k < t->segment_count; k++) {
         if ((int)t->segments[k].dtype != dtype) continue;
         uint64_t ends = begins + t->segments[k].count, low = begins > element ? begins : element;

@@ -20,7 +20,8 @@ API struct core *hora_open(int fd, int rank, int64_t spin_us, int64_t cycle_us, 
                            uint64_t cache_capacity, int split_groups);
 API int hora_watch(struct core *c, const int32_t *pids);  /* notice the death of these processes, by rank; 0 or an errno */
 /* On the lowest rank of each of several hosts: connections to the others' (descriptors by host, -1 for this one), which
- * the core owns from now on, and 32 bytes of key for each direction of each (out, then in); 0 or an errno. With a fabric, which
+ * the core owns from now on, whatever it answers but EINVAL, and 32 bytes of key for each direction of each (out, then in); 0 or an
+ * errno: then the core can only be closed. With a fabric, which
  * the core owns then too, data goes to its addresses. */
 API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struct fabric *fabric, const char *const *addresses);
 /* UCX, from this library, on these devices ("": its choice): NULL, or a fabric to link with; its version or why there is none
@@ -28,7 +29,8 @@ API int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struc
 API struct fabric *hora_fabric_open(const char *library, const char *devices, char *said, int room);
 API int hora_fabric_address(struct fabric *f, char *out, int room);
 API void hora_fabric_close(struct fabric *f);
-/* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. */
+/* Before it closes: wait until all ranks here have left, and the other hosts too; 0, or PENDING. With 0 it waits for nobody: who is
+ * left here, and the other hosts, are told that it goes. */
 API int hora_linger(struct core *c, int64_t timeout_us);
 API int hora_pin(struct core *c, int core_number);        /* keep the executor on one processor; 0 or an errno */
 API int hora_leave(struct core *c);                       /* shut down in good order */

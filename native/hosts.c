@@ -188,9 +188,24 @@ void carry_out(struct link *l, const struct agreed *all, uint32_t count) {
     }
 }
 
+/* Whether what a rank is said to have brought is as much as this operation needs: all of it, or the sizes alone. */
+static bool fits_task(struct core *c, struct entry *e, uint64_t round, const struct brought *b, const char *data, bool inlined) {
+    struct task *t = task_of(c, e, round);
+    uint32_t sizes = t->kind == ALLGATHER ? t->segment_count : t->kind == ALLTOALL ? set_at(c, e->set)->count : 0;
+    uint64_t wanted = sizes * sizeof(int64_t), most = inlined ? c->header->inline_bytes : 1ull << 48;
+    if (b->meta_count != sizes || b->bytes < wanted) return false;
+    for (uint32_t k = 0; k < (sizes ? sizes : inlined ? t->segment_count : 0); k++) {
+        uint64_t bytes = sizes ? ((const uint64_t *)data)[k] : t->segments[k].count * item_bytes[t->segments[k].dtype];
+        if (bytes > most) return false;
+        if (inlined) wanted += (bytes + 7) & ~7ull;
+    }
+    return b->bytes == wanted;
+}
+
 /* Keep what ranks of other hosts brought, for all ranks here to read. */
-static bool keep_brought(struct core *c, struct entry *e, uint32_t parity, uint32_t count, uint64_t most, struct view v) {
+static bool keep_brought(struct core *c, struct entry *e, uint64_t round, uint32_t count, bool inlined, struct view v) {
     struct set *s = set_at(c, e->set);
+    uint32_t parity = round & 1;
     uint64_t table = (s->count * sizeof(uint32_t) + 15) & ~15ull, at = table;
     if (!keep_others(c, e, parity, table + (uint64_t)(v.end - v.at))) return false;
     uint32_t *others = heap_at(c, e->others[parity].at);
@@ -198,9 +213,7 @@ static bool keep_brought(struct core *c, struct entry *e, uint32_t parity, uint3
     for (uint32_t k = 0; k < count; k++) {
         const struct brought *b = next(&v, sizeof *b);
         const char *data = b ? next(&v, b->bytes) : NULL;
-        if (!data || b->rank >= (uint32_t)c->size || position_of(c, s)[b->rank] < 0 || b->meta_count * sizeof(int64_t) > b->bytes ||
-            b->bytes > most)
-            return false;
+        if (!data || b->rank >= (uint32_t)c->size || position_of(c, s)[b->rank] < 0 || !fits_task(c, e, round, b, data, inlined)) return false;
         if (is_here(c, (int)b->rank)) continue;
         memcpy((char *)others + at, b, sizeof *b);
         memcpy((char *)others + at + sizeof *b, data, b->bytes);
@@ -233,8 +246,7 @@ void decided(struct link *l, uint64_t order, struct view v) {
         fine = absent[k] < (uint64_t)c->size;
         if (fine) present[absent[k] / 64] &= ~(1ull << absent[k] % 64);
     }
-    uint64_t most = inlined ? c->header->inline_bytes : MAX_META * sizeof(int64_t);
-    if (d->brought) fine = fine && keep_brought(c, e, round & 1, d->brought, most, (struct view){brought, brought + d->brought_bytes});
+    if (d->brought) fine = fine && keep_brought(c, e, round, d->brought, inlined, (struct view){brought, brought + d->brought_bytes});
     if (!fine) {
         unlock(c);
         sound(c, false, nonsense);
@@ -265,6 +277,21 @@ void left(struct link *l, int rank) {
     c->ring_wanted = true;
     unlock(c);
     if (!is_here(c, rank)) atomic_store(&peer_at(c, rank)->state, GONE_CLEAN);
+}
+
+/* This host has lost its way to the others with a host that left. Who here is about to leave hears no answer any more. */
+void cut_off(struct link *l, int host) {
+    struct core *c = l->c;
+    int gone = -1;
+    for (int r = 0; r < c->size; r++) {
+        bool there = (int)host_of_rank(c, r) == host;
+        if (there && gone < 0) gone = r;
+        if (there ? atomic_load(&peer_at(c, r)->left) != 2 : is_here(c, r) && atomic_load(&peer_at(c, r)->left) == 1) left(l, r);
+    }
+    if (!lock_at_last(c)) return;
+    leave_others(c, gone);
+    c->ring_wanted = true;
+    unlock(c);
 }
 
 void all_joined(struct link *l, int last) {

@@ -81,6 +81,12 @@ uint64_t first_not_finite(const void *in, uint64_t at, uint64_t count, int dtype
     }
 }
 
+bool any_not_finite(const uint16_t *in, uint64_t count, int dtype) {
+    uint16_t exponent = dtype == FLOAT16 ? 0x7c00 : 0x7f80, bad = 0;
+    for (uint64_t i = 0; i < count; i++) bad |= (in[i] & exponent) == exponent;
+    return bad;
+}
+
 /* ---- half types <-> float ---- */
 
 static inline float bf16_to_float(uint16_t h) {

@@ -91,6 +91,7 @@ void send_control(struct link *l, int host, enum frame_type type, uint64_t order
     struct line *line = &l->lines[host];
     if (!line->open) return;
     if (line->queue_at == line->queued) line->queue_at = line->queued = 0;
+    if (!sound(l->c, bytes <= MOST_CONTROL, "what hosts have to agree on is too long for one frame")) return;
     size_t wanted = line->queued + sizeof f + bytes;
     if (wanted > line->queue_room) {
         char *more = realloc(line->queue, 2 * wanted);
@@ -108,10 +109,35 @@ void send_control(struct link *l, int host, enum frame_type type, uint64_t order
     line->queued = wanted;
 }
 
+static void forget_line(struct link *l, struct line *line) {
+    line->open = false;
+    epoll_ctl(l->poller, EPOLL_CTL_DEL, line->fd, NULL);
+    ring(l->c); /* somebody may linger for it */
+}
+
+/* The other end is gone: in good order, if it had said so, and nothing is missing of it. What is left here goes on without it then. */
+static void end_line(struct link *l, struct line *line, const char *why) {
+    if (!line->goodbye || (!l->said_goodbye && waits_for(l, line->host))) {
+        break_link(l, line->host, why);
+        return;
+    }
+    forget_line(l, line);
+    if (!l->said_goodbye && !over(l->c)) host_left(l, line->host);
+}
+
+/* Of the room that something large took. */
+static void keep_little(struct line *line) {
+    line->queue_at = line->queued = 0;
+    if (line->queue_room <= 2 * FRAME_BYTES) return;
+    free(line->queue);
+    line->queue = NULL;
+    line->queue_room = 0;
+}
+
 /* Write as much as goes: control first, but never into the middle of a frame of data; or only control. */
 static bool write_line(struct link *l, struct line *line, bool data) {
     bool done = false;
-    while (line->open) {
+    while (line->open && !line->deaf) {
         struct iovec parts[2];
         int count = 0;
         bool control = !line->data_busy && line->queue_at < line->queued;
@@ -135,13 +161,16 @@ static bool write_line(struct link *l, struct line *line, bool data) {
             line->blocked = true;
             return done;
         }
-        if (n < 0) {
-            break_link(l, line->host, strerror(errno));
+        if (n < 0) { /* what it sent before it went is still to be read, and may be that it goes */
+            line->deaf = true;
+            line->blocked = false;
+            knock(l->c);
             return done;
         }
         done = true;
         if (control) {
             line->queue_at += (size_t)n;
+            if (line->queue_at == line->queued) keep_little(line);
             continue;
         }
         l->moved = true;
@@ -155,12 +184,6 @@ static bool write_line(struct link *l, struct line *line, bool data) {
     line->blocked = false;
     if (done && l->said_goodbye) ring(l->c);
     return done;
-}
-
-static void forget_line(struct link *l, struct line *line) {
-    line->open = false;
-    epoll_ctl(l->poller, EPOLL_CTL_DEL, line->fd, NULL);
-    ring(l->c); /* somebody may linger for it */
 }
 
 /* ---- coming in ---- */
@@ -202,11 +225,14 @@ static void end_frame(struct link *l, struct line *line) {
     }
     if (line->in.type == FRAME_DATA) data_came(l, line);
     else hear(l, line->host, &line->in, line->in_body);
+    if (line->bounce_room <= 2 * FRAME_BYTES) return; /* something large came */
+    line->bounce_room = 0;
+    if (!bounce(line, FRAME_BYTES)) break_link(l, line->host, "there is no memory for what it sends");
 }
 
 static bool read_line(struct link *l, struct line *line) {
     bool done = false, drained = false;
-    while (line->open) {
+    while (line->open && !over(l->c)) { /* over: tensors may be given back, and nothing may be written to them */
         size_t at_hand = line->ahead_end - line->ahead_at;
         if (!line->in_head && at_hand >= sizeof line->in) {
             memcpy(&line->in, line->ahead + line->ahead_at, sizeof line->in);
@@ -235,8 +261,7 @@ static bool read_line(struct link *l, struct line *line) {
         ssize_t n = receive_some(line, straight ? parts : parts + 1, straight ? 2 : 1);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
         if (n <= 0) {
-            if (n == 0 && line->goodbye && l->said_goodbye) forget_line(l, line);
-            else break_link(l, line->host, n ? strerror(errno) : "it was closed");
+            end_line(l, line, n ? strerror(errno) : "it was closed");
             break;
         }
         done = true;
@@ -266,8 +291,7 @@ void break_link(struct link *l, int host, const char *why) {
         }
 }
 
-/* The launcher mostly knows better who died; if it does not say so, the leader of that host is named. It may have left in
- * good order, and yet be missed: a leader has to stay until all have left. */
+/* The launcher mostly knows better who died; if it does not say so, the leader of that host is named. */
 static void give_up_lost(struct link *l) {
     if (!l->lost_ns || over(l->c) || now_ns() - l->lost_ns < GRACE_NS) return;
     for (int r = 0; r < l->c->size; r++)
@@ -350,13 +374,13 @@ static void *serve(void *argument) {
         pthread_mutex_lock(&l->mutex);
         link_progress(l);
         give_up_lost(l);
-        bool soon = l->lost_ns != 0, sleep = true;
+        bool soon = l->lost_ns || atomic_load(&l->c->header->posted), sleep = true; /* posted: the table's lock was not to be had */
         for (uint32_t h = 0; h < l->hosts && l->fabric; h++) {
             struct line *line = &l->lines[h];
             soon |= line->open && line->hung_up_ns;
             if (!line->open || !line->hung_up_ns) continue;
             if (line->goodbye && l->said_goodbye) forget_line(l, line);
-            else if (now_ns() - line->hung_up_ns > GRACE_NS) break_link(l, (int)h, "it was closed");
+            else if (now_ns() - line->hung_up_ns > GRACE_NS) end_line(l, line, "it was closed");
         }
         if (l->fabric) sleep = fabric_may_sleep(l);
         for (uint32_t h = 0; h < l->hosts && over(l->c); h++) { /* then the other hosts must not wait for this one */
@@ -384,19 +408,26 @@ int hora_link(struct core *c, const int32_t *fds, const uint8_t *keys, struct fa
     VISIT(c, EINVAL);
     if (c->header->hosts < 2 || c->rank != (int)c->header->leader || c->link) return EINVAL;
     struct link *l = calloc(1, sizeof *l);
-    if (!l) return ENOMEM;
+    if (!l || !(l->lines = calloc(c->header->hosts, sizeof *l->lines))) {
+        for (uint32_t h = 0; h < c->header->hosts; h++)
+            if (fds[h] >= 0) close(fds[h]);
+        hora_fabric_close(fabric);
+        free(l);
+        return ENOMEM;
+    }
     l->c = c;
     l->hosts = c->header->hosts;
     l->host = c->header->host;
     l->last_job = &l->jobs;
+    l->door = l->poller = -1; /* from here on stop_link closes what is open */
+    l->fabric = fabric;
+    for (uint32_t h = 0; h < l->hosts; h++) l->lines[h].fd = fds[h];
     pthread_mutex_init(&l->mutex, NULL);
-    l->lines = calloc(l->hosts, sizeof *l->lines);
     l->poller = epoll_create1(EPOLL_CLOEXEC);
-    bool fine = l->lines && l->poller >= 0 && open_door(l) && open_tree(l);
+    bool fine = l->poller >= 0 && open_door(l) && open_tree(l);
     for (uint32_t h = 0; h < l->hosts && fine; h++) {
         struct line *line = &l->lines[h];
         line->host = (int)h;
-        line->fd = fds[h];
         if (h == l->host) continue;
         line->fabric_host = l->host;
         make_key(&line->out_key, keys + 64 * (size_t)h);
@@ -429,11 +460,39 @@ static bool all_left_here(struct core *c) {
     return true;
 }
 
+static bool say_goodbye(struct link *l) {
+    bool waiting = false;
+    for (uint32_t h = 0; h < l->hosts; h++) {
+        if (!l->said_goodbye) send_control(l, (int)h, FRAME_GOODBYE, 0, NULL, 0);
+        struct line *line = &l->lines[h];
+        waiting |= line->open && (!line->goodbye || line->queue_at < line->queued || (line->fabric && !fabric_sent(line)));
+    }
+    l->said_goodbye = true;
+    link_progress(l);
+    return waiting;
+}
+
+/* This leader goes although others are still here, or elsewhere: what needs it from now on is refused. */
+static void go(struct core *c, struct link *l) {
+    pthread_mutex_lock(&l->mutex);
+    say_goodbye(l);
+    bool unfinished = l->jobs != NULL;
+    pthread_mutex_unlock(&l->mutex);
+    if (unfinished) end_all(c, c->rank, "it shut down, and could not wait any longer for others of its host, for which it moved data");
+    int status;
+    while ((status = lock(c)) == PENDING) {}
+    if (status) return;
+    leave_others(c, c->rank);
+    c->ring_wanted = true;
+    unlock(c);
+}
+
 int hora_linger(struct core *c, int64_t timeout_us) {
     VISIT(c, OK);
     struct link *l = c->link;
     uint64_t deadline = now_ns() + (uint64_t)timeout_us * 1000;
     if (!l) return OK;
+    if (!timeout_us && !over(c)) go(c, l);
     for (uint32_t bell = atomic_load(&c->header->bell); now_ns() < deadline; bell = atomic_load(&c->header->bell)) {
         if (over(c)) return OK;
         if (!l->said_goodbye && !all_left_here(c)) {
@@ -441,14 +500,7 @@ int hora_linger(struct core *c, int64_t timeout_us) {
             continue;
         }
         pthread_mutex_lock(&l->mutex);
-        bool waiting = false;
-        for (uint32_t h = 0; h < l->hosts; h++) {
-            if (!l->said_goodbye) send_control(l, (int)h, FRAME_GOODBYE, 0, NULL, 0);
-            struct line *line = &l->lines[h];
-            waiting |= line->open && (!line->goodbye || line->queue_at < line->queued || (line->fabric && !fabric_sent(line)));
-        }
-        l->said_goodbye = true;
-        link_progress(l);
+        bool waiting = say_goodbye(l);
         pthread_mutex_unlock(&l->mutex);
         if (!waiting) return OK;
         enum { SENT_NS = 2 * 1000 * 1000 }; /* nobody says that a fabric has sent it */

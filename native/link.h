@@ -31,7 +31,7 @@ struct line {
     struct fabric *fabric; /* carries its bytes, if the socket does not; then that only tells when the other end is gone */
     uint64_t fabric_host;  /* what the other end knows this host by */
     uint64_t hung_up_ns;   /* when it told so */
-    bool open, goodbye, blocked, watched_out; /* blocked: it takes no more for the moment */
+    bool open, goodbye, deaf, blocked, watched_out; /* deaf: it reads no more; blocked: it takes no more for the moment */
     struct key out_key, in_key;
     uint64_t sent, received; /* frames */
     /* going out: control frames as bytes, and at most one frame of data, whose body stays where it is */
@@ -101,6 +101,7 @@ bool tell(struct link *l);                                                  /* w
 void hear(struct link *l, int host, const struct frame *f, const char *body); /* a control frame */
 bool open_tree(struct link *l);
 void close_tree(struct link *l);
+void host_left(struct link *l, int host);                                   /* its leader has gone, in good order */
 
 /* carry.c: how a sum lies in memory. All segments of one element type are a run. Runs are cut into slices, and a slice into a
  * share for each host; a frame of data is a share. */
@@ -128,5 +129,6 @@ void data_went(struct link *l, struct line *line);
 void blame_came(struct link *l, uint64_t order, const char *body, size_t bytes); /* whose numbers are not finite, as another host found */
 bool get_on(struct link *l);                                      /* sum what came; whether anything was done */
 bool starves(struct link *l);                                     /* something could be sent if this host's ranks had summed it */
+bool waits_for(struct link *l, int host);                         /* for data to or from it */
 void close_jobs(struct link *l);
 #endif

@@ -281,7 +281,7 @@ void close_abroad(struct core *c, uint32_t i, uint64_t failure, uint64_t note, b
     atomic_store(&e->arrived_data[p], 0);
     atomic_store(&e->arrived_slices[p], 0);
     atomic_store(&e->takers[p], 0);
-    e->result_at[p] = -1;
+    e->result_at[p] = NOWHERE;
     e->taking[p] = present;
     forget_blame(c, e, round);
     e->finished_wanted += present;
@@ -428,6 +428,17 @@ void leave_table(struct core *c, int gone) {
     }
 }
 
+/* The ranks of another host are gone, and with them the way to all others: nothing goes on that needs another host. */
+void leave_others(struct core *c, int gone) {
+    char rank[8];
+    snprintf(rank, sizeof rank, "%d", gone);
+    atomic_store(&c->header->cut, 1);
+    for (uint32_t i = 0; i < c->header->used_entries; i++) {
+        struct entry *e = entry_at(c, i);
+        if (e->arrived && set_at(c, e->set)->abroad) fail_round(c, e, GONE, rank);
+    }
+}
+
 int contributors(struct core *c, struct entry *e, uint64_t round, int *ranks) {
     int n = 0;
     struct set *s = set_at(c, e->set);
@@ -444,7 +455,7 @@ int arrive(struct core *c, struct ticket *t) {
     status = over(c);
     for (uint32_t m = 0; status == OK && m < s->count; m++)
         if (atomic_load(&peer_at(c, members_of(c, s)[m])->left)) status = LEFT;
-    if (status == OK && s->abroad && leader_gone(c)) status = LEFT;
+    if (status == OK && s->abroad && (leader_gone(c) || atomic_load(&c->header->cut))) status = LEFT;
     int64_t i = p->entry;
     if (status == OK && (!p->stamp || entry_at(c, p->entry)->stamp != p->stamp)) {
         i = find_or_make(c, p);

@@ -49,6 +49,7 @@ struct tree {
     struct end made[ENDS]; /* the last decisions, on the first host */
     uint64_t end_count, order, carried_out;
     uint32_t open;
+    bool cut; /* the way to the first host is gone */
     uint64_t joined[MAX_RANKS / 64], active[MAX_RANKS / 64], gone[MAX_RANKS / 64]; /* of this host and those below */
     int joined_count, gone_count, last_joined;
     uint32_t quiet; /* hosts all of whose ranks have joined, and that need nothing more for it */
@@ -72,8 +73,8 @@ void add(struct pack *p, const void *data, size_t bytes) {
 
 const void *next(struct view *v, size_t bytes) {
     const char *at = v->at;
-    size_t taken = (bytes + 7) & ~(size_t)7;
-    if ((size_t)(v->end - v->at) < taken) return NULL;
+    size_t left = (size_t)(v->end - v->at), taken = (bytes + 7) & ~(size_t)7;
+    if (left < bytes || left < taken) return NULL; /* bytes: rounded up it may be none */
     v->at += taken;
     return at;
 }
@@ -524,8 +525,9 @@ static void rank_joins(struct link *l, uint64_t value) {
     if (value == UINT64_MAX) {
         t->quiet++;
     } else {
+        if (!sound(l->c, value >> 1 < (uint64_t)l->c->size, nonsense)) return;
         int rank = (int)(value >> 1);
-        if (!sound(l->c, rank < l->c->size, nonsense) || has(t->joined, rank)) return;
+        if (has(t->joined, rank)) return;
         put(t->joined, rank);
         if (value & 1) put(t->active, rank);
         t->joined_count++;
@@ -554,6 +556,25 @@ static void rank_leaves(struct link *l, uint64_t order, uint64_t rank) {
     for (int i = 0; i < t->children; i++) say(l, i, FRAME_LEFT, order, &rank, 8);
     flush_agreed(l);
     left(l, (int)rank);
+}
+
+static bool is_above(int host, int of) {
+    while (of > host) of = above(of);
+    return of == host;
+}
+
+/* The leader of a host has gone for good, in good order: its ranks take part in nothing any more. Hosts that heard of the others
+ * through it hear nothing any more either: to them all others are as good as gone, and they to all. Inside hosts all goes on. */
+void host_left(struct link *l, int host) {
+    struct tree *t = l->tree;
+    flush(l);
+    if (is_above(host, (int)l->host)) {
+        t->cut = true;
+        cut_off(l, host);
+        return;
+    }
+    for (int r = 0; t->above < 0 && r < l->c->size; r++)
+        if (is_above(host, (int)host_of_rank(l->c, r)) && !has(t->gone, r)) rank_leaves(l, ++t->order, (uint64_t)r);
 }
 
 static void everybody_joined(struct link *l, uint64_t order, uint64_t last) {
@@ -626,7 +647,7 @@ void hear(struct link *l, int host, const struct frame *f, const char *body) {
         break;
     case FRAME_JOIN: rank_joins(l, number); break;
     case FRAME_LEAVE:
-        if (first) rank_leaves(l, ++t->order, number);
+        if (first || t->cut) rank_leaves(l, ++t->order, number);
         else say(l, OWN, FRAME_LEAVE, 0, body, f->bytes);
         break;
     case FRAME_FAIL:

@@ -54,13 +54,14 @@ void tell_ready(struct link *l, uint32_t number, uint64_t seen);
 void tell_arrival(struct link *l, struct known_set *s, const struct told *t, uint64_t seen, struct view rest);
 void tell_up(struct link *l, enum frame_type type, const void *body, size_t bytes); /* towards the first host */
 uint64_t carried_out(struct link *l); /* the last decision that was, here */
-bool flush(struct link *l); /* what is to go out together; whether there was anything */
+bool flush(struct link *l);     /* what is to go out together; whether there was anything */
 
 /* hosts.c: the same for this host, in the agreed order */
 struct agreed { uint32_t number; uint64_t order; };
 void carry_out(struct link *l, const struct agreed *all, uint32_t count);
 void decided(struct link *l, uint64_t order, struct view v);
 void left(struct link *l, int rank);
+void cut_off(struct link *l, int host);
 void all_joined(struct link *l, int last);
 void answer(struct link *l, const uint64_t *key);
 #endif

@@ -148,12 +148,12 @@ static void failed(void *argument, void *ep, int status) {
 static bool expect(struct line *line, struct message *m) {
     struct ucp_request_param param = {.mask = OP_LATER};
     m->at = m->bytes = 0;
-    m->request = api.ucp_tag_recv_nbx(line->fabric->worker, m->data, MESSAGE_BYTES, (uint64_t)line->host, UINT64_MAX, &param);
-    return m->request && !is_error(m->request);
+    void *request = api.ucp_tag_recv_nbx(line->fabric->worker, m->data, MESSAGE_BYTES, (uint64_t)line->host, UINT64_MAX, &param);
+    m->request = is_error(request) ? NULL : request; /* what there is is cancelled when it is closed */
+    return m->request;
 }
 
 bool open_fabric(struct link *l, struct fabric *f, const char *const *addresses) {
-    l->fabric = f;
     f->channels = calloc(l->hosts, sizeof *f->channels);
     struct epoll_event e = {.events = EPOLLIN, .data.u32 = UINT32_MAX - 1};
     if (!f->channels || epoll_ctl(l->poller, EPOLL_CTL_ADD, f->efd, &e)) return false;
@@ -195,7 +195,7 @@ ssize_t fabric_send(struct line *line, const struct iovec *parts, int count) {
         bytes += n;
     }
     void *request = api.ucp_tag_send_nbx(ch->ep, m->data, bytes, line->fabric_host, &param);
-    if (is_error(request)) return errno = ECONNRESET, -1;
+    if (is_error(request)) return ch->failed = UCS_ERR_LAST, errno = ECONNRESET, -1;
     m->request = request;
     ch->next_out++;
     return (ssize_t)bytes;

@@ -149,14 +149,14 @@ def many(times: int) -> None:
         for _ in range(count):
             engine.prepare(
                 OperationSpec(Kind.ALLREDUCE, None, forms([buffer(array)]), how=Reduction(ReduceOp.MAX))
-            ).run(address)
+            ).run(address, array)
 
     unnamed(6000)  # fill every cache
     for _ in range(6000):
-        again(address)
+        again(address, array)
     before = resident_kb()
     for _ in range(times):
-        again(address)
+        again(address, array)
     unnamed(times // 100)
     assert array[0] == 1
     say(rank=session.rank(), grown_kb=resident_kb() - before)

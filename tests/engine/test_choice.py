@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from hora.config.settings import Settings
 from hora.engine.choice import choose, reachable
 from hora.wire.messages import Hello
@@ -36,3 +38,18 @@ def test_the_transport_follows_from_where_the_workers_are() -> None:
 def test_the_hubs_own_host_is_where_others_reach_it() -> None:
     ends = {0: ("", ""), 1: ("10.0.0.2", "10.0.0.1"), 2: ("127.0.0.1", "127.0.0.1")}
     assert reachable(ends) == {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.1"}
+
+
+def test_infiniband_on_every_host_is_used_without_being_asked() -> None:
+    def chosen(transport: str, *fabric: bool, hosts: str = "ab") -> str:
+        settings = Settings(transport=cast(Any, transport))
+        everyone = tuple(range(len(fabric)))
+        hellos = [
+            Hello(0, r, len(fabric), 1, hosts[r % len(hosts)], everyone, settings, fabric=has)
+            for r, has in enumerate(fabric)
+        ]
+        return choose(hellos)[0]
+
+    assert chosen("auto", True, True, True) == "shm+ucx"
+    assert chosen("auto", True, False, True) == "shm+tcp" and chosen("tcp", True, True) == "shm+tcp"
+    assert chosen("ucx", False, False) == "shm+ucx" and chosen("auto", True, True, hosts="a") == "shm"

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from hora.config.launcher_hints import LauncherHints
 from hora.config.world import World
 from hora.engine.hub_address import HubAddress
-from hora.engine.hub_discovery import HubDiscovery, PmiDiscovery, TorchStoreDiscovery, addresses_of, discoveries
+from hora.engine.hub_discovery import (
+    HubDiscovery,
+    MungeDiscovery,
+    PmiDiscovery,
+    TorchStoreDiscovery,
+    addresses_of,
+    discoveries,
+)
 
 NOTICE = HubAddress("node1", ("10.0.0.1:4000", "[fd00::1]:4000"), bytes(range(32)))
 WAIT_S = 20.0
@@ -102,3 +112,32 @@ def test_the_lowest_rank_listens_where_its_launcher_knows_it() -> None:
     everywhere = addresses_of(World(host="nowhere.invalid"), [])
     [first, *_] = everywhere
     assert addresses_of(World(host=first), []) == (first,)
+
+
+class PlainMunge:
+    """Seals nothing: who may read what is not what is tried here."""
+
+    def seal(self, text: bytes) -> bytes:
+        return text
+
+    unseal = seal
+
+
+def test_who_asks_by_munge_is_answered_while_others_connect_and_say_nothing() -> None:
+    munge: Any = PlainMunge()
+    key = secrets.token_hex(8)
+    offers = MungeDiscovery(munge, ["127.0.0.1"], key)
+    offers.offer(HubAddress("node1", ("127.0.0.1:1",), bytes(32)))
+    silent = []
+    try:
+        for port in offers._ports:
+            with contextlib.suppress(OSError):
+                silent += [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        assert len(silent) >= 4
+        began = time.monotonic()
+        assert seen(MungeDiscovery(munge, ["127.0.0.1"], key)).host == "node1"
+        assert time.monotonic() - began < 10.0, "each of them was waited for"
+    finally:
+        offers.close()
+        for sock in silent:
+            sock.close()

@@ -200,7 +200,7 @@ def test_repeated_at_once_is_still_carried_out() -> None:
         for turn in range(6):
             data = np.ones(10, "float32")
             data[turn] = np.nan if turn % 2 else 1.0
-            operation.run(data.ctypes.data)
+            operation.run(data.ctypes.data, data)
             assert np.isnan(data[turn]) == turn % 2 and data[-1] == 2
 
     run(2, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import logging
 import os
 import resource
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -131,7 +133,7 @@ def test_a_thread_that_waits_while_another_shuts_down_is_told(kind: str) -> None
     calls: dict[str, Callable[[], object]] = {
         "wait": lambda: zero.allreduce(np.ones(5000), "x").wait(),
         "join": lambda: zero.backend.join(False),
-        "again": lambda: again.run(array.ctypes.data),
+        "again": lambda: again.run(array.ctypes.data, array),
         "group": lambda: zero.submit(Kind.ALLREDUCE, "g", [np.ones(1)] * 5000, grouped=True).wait(),
     }
 
@@ -161,7 +163,7 @@ def test_calls_after_the_end_are_refused_and_harmless() -> None:
     me.backend._core = core  # as a thread has it that was about to call
     array = np.ones(4)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
-        again.run(array.ctypes.data)
+        again.run(array.ctypes.data, array)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
         me.backend.join(False)
     with pytest.raises(ShutDownError, match="another thread of this process shut Hora down"):
@@ -333,3 +335,37 @@ def test_a_core_that_cannot_start_its_threads_says_which_limit_it_met(number: in
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
         assert libc.pthread_setattr_default_np(threads) == 0
         segment.close()
+
+
+def test_what_a_repeated_operation_writes_to_is_kept_when_the_job_ends_under_it() -> None:
+    """The core may still be writing there; it is let go when the core is closed."""
+
+    class Owner:
+        pass
+
+    with Crew(2) as crew:
+        zero, one = crew.ranks
+        for ticket in (zero.allreduce(np.ones(4), "x"), one.allreduce(np.ones(4), "x")):
+            ticket.wait()
+        operation, array, owner = next(iter(zero.operations.values())), np.ones(4), Owner()
+        alive = weakref.ref(owner)
+        raised: list[BaseException] = []
+
+        def waits(kept: Owner) -> None:
+            try:
+                operation.run(array.ctypes.data, kept)
+            except PeerLostError as error:
+                raised.append(error.with_traceback(None))
+
+        thread = threading.Thread(target=waits, args=(owner,), daemon=True)
+        thread.start()
+        del owner
+        until(lambda: bool(one.backend.snapshot().ranks[0].waiting_on))
+        one.backend.abort("it was enough")
+        thread.join(DEADLINE_S)
+        assert raised and "it was enough" in str(raised[0])
+        del thread
+        gc.collect()
+        assert alive() is not None
+    gc.collect()
+    assert alive() is None

@@ -43,3 +43,27 @@ def test_nothing_is_found_where_nothing_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     assert fabric.library() == ""
+
+
+def test_a_fabric_is_usable_if_it_is_up_and_open_and_ucx_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    port, doors = tmp_path / "class" / "mlx5_0" / "ports" / "1", tmp_path / "dev"
+    monkeypatch.setattr(fabric, "_PORTS", tmp_path / "class")
+    monkeypatch.setattr(fabric, "_DOORS", doors)
+    monkeypatch.setattr(fabric, "library", lambda: "libucp.so.0")
+    assert not fabric.usable()
+    port.mkdir(parents=True)
+    doors.mkdir()
+    for state, layer in (("4: ACTIVE", "Ethernet"), ("1: DOWN", "InfiniBand"), ("2: INIT", "InfiniBand")):
+        (port / "state").write_text(state + "\n")
+        (port / "link_layer").write_text(layer + "\n")
+        (doors / "uverbs0").touch()
+        assert not fabric.usable(), (state, layer)
+    (port / "state").write_text("4: ACTIVE\n")
+    assert fabric.usable()
+    (doors / "uverbs0").unlink()
+    assert not fabric.usable(), "a container without the device"
+    (doors / "uverbs0").touch()
+    monkeypatch.setattr(fabric, "library", lambda: "")
+    assert not fabric.usable()

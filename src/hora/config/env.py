@@ -169,9 +169,9 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts), tcp "
-             "(the same, by name), ucx (those connections over UCX), mpi (MPI between hosts), shm+gloo (Gloo between "
-             "hosts), shm (one host), or gloo between all workers."),
+             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts, over "
+             "UCX if all hosts have InfiniBand), tcp (over plain sockets), ucx (over UCX), mpi (MPI between hosts), "
+             "shm+gloo (Gloo between hosts), shm (one host), or gloo between all workers."),
     Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
              "On several hosts, combine inside each host first; 0 lets all workers talk to all."),
     Variable("CPU_OPERATIONS", "transport", _cpu_operations,

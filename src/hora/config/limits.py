@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
 from collections.abc import Iterator
 
 from hora.errors import EnvironmentUnfit
 
-__all__ = ["limits_named"]
+__all__ = ["limits_named", "room_for_descriptors"]
 
 _MEANING = {
     errno.EAGAIN: "no more processes or threads can be started",
@@ -45,3 +46,16 @@ def limits_named(what: str) -> Iterator[None]:
             f"{what}: {meaning}{f' ({said})' if said else ''}. Raise what limits them (ulimit -u, -n, -v; pids and "
             "memory of a container), or use fewer workers."
         ) from error
+
+
+def room_for_descriptors(wanted: int) -> None:
+    """Let this process have so many files open, as far as the hard limit allows; never fewer than before.
+
+    >>> room_for_descriptors(3)
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):  # then what is opened says what is missing
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -129,18 +129,20 @@ def fastest(machine: Machine) -> CheckResult:
 
 
 # How to start the workers, and what HORA_TRANSPORT then says.
-_BETWEEN = {"Hora's own connections": ("", "auto"), "Gloo": ("", "gloo"), "MPI": ("mpi", "mpi")}
+_BETWEEN = {
+    "Hora's own connections": ("", "tcp"), "UCX": ("", "ucx"), "Gloo": ("", "gloo"), "MPI": ("mpi", "mpi"),
+}  # fmt: skip
 
 
 def _between(machine: Machine, pair: Sequence[str], on: str, transport: str) -> dict[int, float]:
     """Seconds for each size, between one worker on each of two hosts; nothing if it does not work."""
     needs = {"gloo": "torch", "mpi": "mpi4py"}.get(transport, "")
-    if needs and importlib.util.find_spec(needs) is None:
+    if (needs and importlib.util.find_spec(needs) is None) or (transport == "ucx" and not library()):
         return {}
     launcher = [machine.python, "-m", "hora", "run", *(["--on", on] if on else []), "-H", ",".join(pair)]
     ran = machine.run([*launcher, *_probe(machine, "plain")], _DEADLINE_S, env=_env(machine, HORA_TRANSPORT=transport))
     reports = _reports(ran)
-    if ran.code != 0 or len(reports) != 2 or (transport != "auto" and transport not in reports[0]["transport"]):
+    if ran.code != 0 or len(reports) != 2 or transport not in reports[0]["transport"]:
         return {}
     return {int(count): max(report["seconds"][count] for report in reports) for count in reports[0]["seconds"]}
 
@@ -231,7 +233,7 @@ TRANSPORTS = (
     Check("ucx", "opened it on the network that other hosts reach this one by", ucx, _OPEN_S + 5, slow=True),
     Check("nccl", _TRIED.format("hora run"), nccl, 2 * _DEADLINE_S + 5, exclusive=True, slow=True),
     Check(
-        "fastest", "compared them, and between hosts of --hosts", fastest, 4 * _DEADLINE_S, exclusive=True, slow=True
+        "fastest", "compared them, and between hosts of --hosts", fastest, 5 * _DEADLINE_S, exclusive=True, slow=True
     ),
     Check("job", "started as many workers as a job would have, and summed 4 B", job, 300.0, exclusive=True),
 )

@@ -40,7 +40,7 @@ U = TypeVar("U")
 class NotFinite(NamedTuple):
     """The first inf or nan that one rank brought to an allreduce."""
 
-    rank: int  # -1: nobody's, the sum of what was brought is too large
+    rank: int  # -1: nobody's: the sum of what was brought, or what is rounded between hosts, is too large
     segment: int
     element: int  # of the segment
     is_nan: bool
@@ -113,9 +113,10 @@ class Operation:
         here = (Buffer(address, segment.dtype, segment.shape, owner),)
         return self.start(here, here)
 
-    def run(self, address: int) -> None:
-        """Carry it out on the memory of one tensor, in place, which the caller keeps alive."""
-        self.start_at(address, None).wait()
+    def run(self, address: int, owner: object) -> None:
+        """Carry it out on the memory of one tensor, in place; ``owner`` keeps it alive, also if this raises while the
+        core may still write there."""
+        self.start_at(address, owner).wait()
 
 
 class RankState(NamedTuple):

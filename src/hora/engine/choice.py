@@ -5,6 +5,7 @@ Owns that choice, the shared memory that goes with it, and by which addresses wo
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -14,7 +15,7 @@ from hora.config.world import MOST_HOSTS, MOST_ON_A_HOST, MOST_WORKERS
 from hora.errors import HoraError
 from hora.wire.messages import Hello
 
-__all__ = ["LINKED", "SharedSegment", "choose", "make_segment", "provide", "reachable"]
+__all__ = ["LINKED", "SharedSegment", "choose", "has_fabric", "make_segment", "provide", "reachable"]
 
 LINKED = ("shm+tcp", "shm+ucx")  # a table in each host, and the core's own connections between them
 
@@ -46,9 +47,19 @@ def choose(hellos: Sequence[Hello]) -> tuple[str, str]:
     core = settings.hierarchical and all(hello.core for hello in hellos)
     fits = max(hosts.values()) <= MOST_ON_A_HOST and len(hosts) <= MOST_HOSTS and len(hellos) <= MOST_WORKERS
     if settings.transport in ("auto", "tcp", "ucx") and core and fits:
-        return LINKED[settings.transport == "ucx"], several
+        fabric = settings.transport == "auto" and all(hello.fabric for hello in hellos)
+        return LINKED[settings.transport == "ucx" or fabric], several
     shared = core and 1 < max(hosts.values()) <= MOST_ON_A_HOST
     return (f"shm+{between}" if shared and settings.transport != "gloo" else between), several
+
+
+def has_fabric(settings: Settings) -> bool:
+    """Whether this host could be linked by UCX to others that can, if that is for us to choose."""
+    if settings.transport != "auto" or not os.path.isdir("/sys/class/infiniband"):  # mostly: and nothing is imported
+        return False
+    from hora.transport import fabric
+
+    return fabric.usable()
 
 
 def make_segment(size: int, generation: int, settings: Settings) -> tuple[SharedSegment | None, str]:

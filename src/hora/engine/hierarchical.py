@@ -281,7 +281,7 @@ class HierarchicalMover(Mover):
         if not team.shares:
             _reduce((packed.address,), packed, how.inner, how.prescale)
         elif team.leads:
-            self._table.prepare(summing).run(packed.address)
+            self._table.prepare(summing).run(packed.address, packed)
         else:
             brought = self._scratch.take(
                 "brought", packed.nbytes
@@ -291,7 +291,7 @@ class HierarchicalMover(Mover):
         if team.leads:
             self._start_between(packed, team.leaders, how)()
         if team.shares:
-            self._table.prepare(_showing(team, packed, 0)).run(packed.address)
+            self._table.prepare(_showing(team, packed, 0)).run(packed.address, packed)
         if brings is not None:
             brings.wait()
         unpack(bytes_of(packed), targets)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hora.config.limits import room_for_descriptors
 from hora.engine.choice import LINKED, SharedSegment, provide, reachable
 from hora.engine.coordinator import Coordinator
 from hora.engine.gathering import Gathering, GatheringOutcome, HelloRefused, MembersReady, OnStandby, RejoinRequest
@@ -41,6 +42,7 @@ _log = logging.getLogger("hora.hub")
 _STATUS_WAIT_S = 0.3  # how long a dropped connection waits for the launcher to say how its process ended
 _FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from another host
 _HANDSHAKE_S = 10.0
+_OTHERS = 512  # descriptors of a process that are not connections to workers
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
 _REASON_CHARACTERS = 4096
@@ -79,6 +81,7 @@ class Hub:
         self, size: int, *, host: str = "localhost", secret: bytes | None = None, gathering: Gathering | None = None
     ) -> None:
         self._size, self._host = size, host
+        room_for_descriptors(_OTHERS + 2 * size)  # each worker has a connection, and its process is watched
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
         self._clients: dict[int, _Client] = {}  # by launched rank
         self._unidentified: set[_Client] = set()  # connected, but no Hello yet

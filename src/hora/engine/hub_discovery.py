@@ -47,6 +47,7 @@ __all__ = ["HubDiscovery", "addresses_of", "discoveries"]
 _PORTS = 4  # where to listen for those who cannot be told a port: the first that is free
 _FIRST_PORT, _PORT_RANGE = 16384, 16000  # below what kernels give out by themselves
 _MOST_NODES = 32  # among which the lowest rank is looked for
+_MOST_AT_ONCE = 32  # who may just be asking
 _TALK_S = 5.0
 _AGAIN_S = 0.1
 _CREDENTIAL_BYTES = 1 << 16
@@ -137,14 +138,28 @@ class MungeDiscovery:
         raise OSError(f"none of the ports {', '.join(map(str, self._ports))} is free on {host}")
 
     def _answer(self, listener: socket.socket, notice: HubAddress) -> None:
-        """Until all have come."""
+        """Until all have come. Several at once, so that who connects and says nothing holds up nobody."""
         listener.settimeout(_AGAIN_S)
+        room = threading.BoundedSemaphore(_MOST_AT_ONCE)
         with listener:
             while not self._over.is_set():
-                with contextlib.suppress(OSError), listener.accept()[0] as sock:
-                    sock.settimeout(_TALK_S)
-                    if self._munge.unseal(_take(sock)) == self._key:
-                        _put(sock, self._munge.seal(self._key + msgspec.json.encode(notice)))
+                with contextlib.suppress(OSError):
+                    sock, _ = listener.accept()
+                    if room.acquire(timeout=_TALK_S):
+                        threading.Thread(
+                            target=self._tell, args=(sock, notice, room), daemon=True, name="hora-notice"
+                        ).start()
+                    else:
+                        sock.close()
+
+    def _tell(self, sock: socket.socket, notice: HubAddress, room: threading.BoundedSemaphore) -> None:
+        try:
+            with contextlib.suppress(OSError), sock:
+                sock.settimeout(_TALK_S)
+                if self._munge.unseal(_take(sock)) == self._key:
+                    _put(sock, self._munge.seal(self._key + msgspec.json.encode(notice)))
+        finally:
+            room.release()
 
     def look(self) -> HubAddress | None:
         """Tries one place, and the next one the next time."""

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import selectors
 import socket
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from hora.config.limits import room_for_descriptors
 from hora.engine.backend import Pending, Snapshot
 from hora.engine.coordinator import look_every_s
 from hora.engine.hosttable import make_segment, open_segment, refusal, shared_by
@@ -29,12 +31,12 @@ from hora.engine.meet import Meeting
 from hora.engine.snapshot import pack, unpack
 from hora.engine.table import TableBackend
 from hora.engine.tablefault import Status
-from hora.errors import EnvironmentUnfit, PeerLostError, StallError
+from hora.errors import EnvironmentUnfit, HoraError, PeerLostError, StallError
 from hora.transport import shm
 from hora.transport.fabric import Fabric
 from hora.wire.addresses import candidates, join
-from hora.wire.frame import Channel, WireError
-from hora.wire.listen import listen_tcp, tune_tcp
+from hora.wire.frame import Channel, WireError, WireTimeout
+from hora.wire.listen import ip_of, listen_on, listen_tcp, tune_tcp
 from hora.wire.messages import AnyMessage, Died, FailStalled, GivenUp, LastWords, Peer, Refused, StateAsk, StateReply
 from hora.wire.reach import Unreachable, reach
 
@@ -48,7 +50,10 @@ _SLICE_US = 200_000
 _TRIES = 2.0  # times the host timeout: to connect, in an elastic job
 _TRY_S = 2.0  # to connect, before looking whether somebody has died
 _AGAIN_S = 0.05
+_AFTER_S = 3.0  # how much longer the others wait for the first, which waits for each of them
 _LOOK_S = 0.2
+_MOST_UNPROVEN = 64  # connections that have not shown yet that they are a leader's
+_OTHERS = 512  # descriptors of a process that are not connections between hosts
 _OLD_S = 0.5  # an operation that is younger was submitted after the verdict on it
 _WORDS_CHARACTERS = 8192
 
@@ -72,10 +77,11 @@ class HostsBackend(TableBackend):
         self.died: Died | None = None  # the first of this generation that did
         meeting.channel.subscribe(self._hear, self._lost)
 
-    def link(self, sockets: Sequence[int], keys: bytes, fabric: Any = None, addresses: Sequence[bytes] = ()) -> None:
+    def link(self, sockets: Sequence[int], keys: bytes, addresses: Sequence[bytes], fabric: Fabric | None) -> None:
         """Give the core its connections, by host, with the keys of both directions, and what carries in their place."""
         places = (ctypes.c_char_p * len(sockets))(*addresses)
-        if error := self._lib.link(self._core, (ctypes.c_int32 * len(sockets))(*sockets), keys, fabric, places):
+        handle = fabric.give() if fabric is not None else None
+        if error := self._lib.link(self._core, (ctypes.c_int32 * len(sockets))(*sockets), keys, handle, places):
             raise OSError(error, os.strerror(error))
 
     def snapshot(self) -> Snapshot:
@@ -122,6 +128,7 @@ class HostsBackend(TableBackend):
         deadline = time.monotonic() + _LINGER_S
         while self._core and self._leads and self._lib.linger(self._core, _SLICE_US) == Status.PENDING:
             if time.monotonic() > deadline:
+                self._lib.linger(self._core, 0)  # what needs this host is refused from now on
                 break
         super().close()
 
@@ -179,23 +186,27 @@ def start(meeting: Meeting, *, elastic: bool = False) -> tuple[HostsBackend, shm
     segment, shown = make_segment(len(peers), generation, meeting.settings, host_of, mine)
     line.store_set(generation, f"shm/{mine}", shown)
     if segment is None:
-        line.store_set(generation, f"link/{mine}", shown)
+        if mine:
+            line.store_set(generation, f"link/{mine}", shown)
+        else:
+            line.store_set(generation, "link of all", msgspec.msgpack.encode([shown] + [b""] * (len(hosts) - 1)))
         raise EnvironmentUnfit(f"the workers of {hosts[mine]} cannot share memory: {refusal(shown)}")
     backend = HostsBackend(meeting, segment.fd, leads)
+    fabric = None
     try:
         fabric = Fabric(peers[rank].address or candidates()[0]) if meeting.transport == "shm+ucx" else None
-        sockets, keys, addresses = _Connecting(
-            meeting, [peers[leader] for leader in leaders], mine, backend, elastic=elastic
-        ).connect(fabric)
-        backend.link(sockets, keys, fabric.handle if fabric is not None else None, addresses)
+        connecting = _Connecting(meeting, [peers[leader] for leader in leaders], mine, backend, elastic=elastic)
+        backend.link(*connecting.connect(fabric.address if fabric is not None else b""), fabric)
     except BaseException:
         backend.close()
+        if fabric is not None:
+            fabric.close()
         raise
     return backend, segment
 
 
 class _Connecting:
-    """The leaders of a new generation connect to each other."""
+    """The leaders of a new generation connect to each other: each to those before it."""
 
     def __init__(
         self, meeting: Meeting, leaders: Sequence[Peer], mine: int, backend: HostsBackend, *, elastic: bool
@@ -211,49 +222,79 @@ class _Connecting:
         settings = meeting.settings  # in an elastic job everybody is here already, and others may go on without us
         limit_s = _TRIES * settings.host_timeout_s if elastic else settings.start_deadline_s(len(leaders))
         self._deadline = time.monotonic() + limit_s
+        hosts = len(leaders)
+        self._sockets, self._keys, self._fabrics = [-1] * hosts, [bytes(64)] * hosts, [b""] * hosts
 
-    def connect(self, fabric: Fabric | None) -> tuple[list[int], bytes, list[bytes]]:
+    def connect(self, fabric: bytes) -> tuple[list[int], bytes, list[bytes]]:
         """A connection to each of the other leaders, by host (-1: this one), the keys of both directions, and where UCX
-        reaches it, if there is a fabric: that travels on the connection, so it comes from who it is said to come
-        from."""
-        meeting, leaders, mine, secret = self._meeting, self._leaders, self._mine, self._secret
-        line, generation = meeting.channel, meeting.generation
-        sockets, keys, fabrics = [-1] * len(leaders), [bytes(64)] * len(leaders), [b""] * len(leaders)
-        own_fabric = fabric.address if fabric is not None else b""
+        reaches it, if it does (``fabric``: this one): that travels on the connection, so it comes from who it is said
+        to come from."""
+        room_for_descriptors(_OTHERS + 2 * len(self._leaders))
+        try:
+            with contextlib.ExitStack() as stack:
+                listeners, own = _listen(self._leaders[self._mine], self._meeting, len(self._leaders))
+                arrivals = _Arrivals(listeners, self._secret)
+                stack.callback(arrivals.close)
+                where = self._collect("link", " ".join(arrivals.addresses(own)).encode())
+                for leader, told in zip(self._leaders, where, strict=True):
+                    if reason := refusal(told):
+                        raise EnvironmentUnfit(f"the workers of {leader.host} cannot share memory: {reason}")
+                for host in range(self._mine):
+                    self._join(host, where[host].decode().split(), fabric)
+                while missing := [h for h in range(self._mine + 1, len(self._leaders)) if self._sockets[h] < 0]:
+                    self._let_in(arrivals, missing, fabric)
+            self._collect("linked", b"1")  # nobody writes before everybody has read the last of the above
+        except BaseException:
+            for sock in self._sockets:
+                if sock >= 0:
+                    os.close(sock)
+            raise
+        return self._sockets, b"".join(self._keys), self._fabrics
 
-        def keep(channel: Channel, mine_first: bytes, other: _Greeting) -> None:
-            host, theirs = other.host, other.nonce
-            fabrics[host] = other.fabric
-            low, high = (mine_first, theirs) if mine < host else (theirs, mine_first)
-            up, down = (
-                hashlib.blake2b(low + high + way, key=secret, digest_size=32).digest() for way in (b"up", b"down")
-            )
-            keys[host] = up + down if mine < host else down + up
-            sockets[host] = channel.detach()
+    def _keep(self, channel: Channel, mine_first: bytes, other: _Greeting) -> None:
+        host, theirs = other.host, other.nonce
+        low, high = (mine_first, theirs) if self._mine < host else (theirs, mine_first)
+        up, down = (
+            hashlib.blake2b(low + high + way, key=self._secret, digest_size=32).digest() for way in (b"up", b"down")
+        )
+        sock = channel.detach()
+        if self._sockets[host] >= 0:  # it began again: only its last connection counts
+            os.close(self._sockets[host])
+        self._sockets[host], self._fabrics[host] = sock, other.fabric
+        self._keys[host] = up + down if self._mine < host else down + up
 
-        with _listen(leaders[mine], meeting) as listener:
-            port = listener.getsockname()[1]
-            interfaces = meeting.settings.gloo_iface.split(",") if meeting.settings.gloo_iface else []
-            own = leaders[mine].address
-            addresses = [own] if own and not interfaces else candidates(interfaces)
-            line.store_set(generation, f"link/{mine}", " ".join(join(address, port) for address in addresses).encode())
-            for host in range(mine):
-                channel = self._reach(host)
-                nonce = os.urandom(_NONCE_BYTES)
-                channel.send(msgspec.msgpack.encode(_Greeting(mine, nonce, own_fabric)), timeout_s=_HANDSHAKE_S)
+    def _join(self, host: int, where: Sequence[str], fabric: bytes) -> None:
+        """Connect to the leader of a host before this one. It may go at any moment, which we are told of."""
+        while True:
+            channel = self._reach(host, where)
+            nonce = os.urandom(_NONCE_BYTES)
+            try:
+                channel.send(msgspec.msgpack.encode(_Greeting(self._mine, nonce, fabric)), timeout_s=_HANDSHAKE_S)
                 answer = msgspec.msgpack.decode(channel.receive(timeout_s=_HANDSHAKE_S), type=_Greeting)
-                keep(channel, nonce, answer)
-            while missing := [host for host in range(mine + 1, len(leaders)) if sockets[host] < 0]:
-                channel, greeting = self._accept(listener, missing[0])
-                nonce = os.urandom(_NONCE_BYTES)
-                channel.send(msgspec.msgpack.encode(_Greeting(mine, nonce, own_fabric)), timeout_s=_HANDSHAKE_S)
-                keep(channel, nonce, greeting)
-        # Nobody writes before everybody has read the last of the above.
-        line.store_set(generation, f"linked/{mine}", b"1")
-        for host in range(len(leaders)):
-            if self._told(f"linked/{host}") is None:
-                raise StallError(f"{leaders[host]} did not connect to the other hosts in time.")
-        return sockets, b"".join(keys), fabrics
+                self._keep(channel, nonce, answer)
+                return
+            except (WireError, msgspec.DecodeError) as error:
+                channel.close()
+                if self._left_s() <= 0:
+                    raise self._failure(host, f"{self._leaders[host]} hung up while the hosts connected") from error
+                time.sleep(_AGAIN_S)
+
+    def _let_in(self, arrivals: _Arrivals, missing: Sequence[int], fabric: bytes) -> None:
+        """Those leaders that have come."""
+        if self._left_s() <= 0:
+            leader = self._leaders[missing[0]]
+            raise self._failure(missing[0], f"{leader} did not reach {self._leaders[self._mine].host} in time")
+        for channel, said in arrivals.wait(_LOOK_S):
+            nonce = os.urandom(_NONCE_BYTES)
+            try:
+                greeting = msgspec.msgpack.decode(said, type=_Greeting)
+                if self._mine < greeting.host < len(self._leaders):
+                    channel.send(msgspec.msgpack.encode(_Greeting(self._mine, nonce, fabric)), timeout_s=_HANDSHAKE_S)
+                    self._keep(channel, nonce, greeting)
+                    continue
+            except (WireError, msgspec.DecodeError):
+                pass
+            channel.close()
 
     def _left_s(self) -> float:
         """Until we give up. Raises PeerLostError if somebody has died: then it will not come to anything."""
@@ -265,70 +306,128 @@ class _Connecting:
             )  # fmt: skip
         return self._deadline - time.monotonic()
 
-    def _told(self, key: str) -> bytes | None:
+    def _collect(self, what: str, mine: bytes) -> list[bytes]:
+        """What each leader says under that name. The first puts it together, so that nobody asks for each: with a
+        thousand hosts that would be a million questions."""
         line, generation = self._meeting.channel, self._meeting.generation
-        told = line.store_get(generation, key, max(0.1, self._left_s()), lambda: self._backend.died is not None)
+        line.store_set(generation, f"{what}/{self._mine}", mine)
+        if self._mine:
+            told = self._told(f"{what} of all", 0)
+            return msgspec.msgpack.decode(told, type=list[bytes])
+        everything = [self._told(f"{what}/{host}", host) for host in range(len(self._leaders))]
+        line.store_set(generation, f"{what} of all", msgspec.msgpack.encode(everything))
+        return everything
+
+    def _told(self, key: str, host: int) -> bytes:
+        """What this host's leader says; the first, of all, waits as long for the others as they do for it."""
+        line, generation = self._meeting.channel, self._meeting.generation
+        wait_s = max(0.1, self._left_s()) + (_AFTER_S if self._mine else 0.0)
+        told = line.store_get(generation, key, wait_s, lambda: self._backend.died is not None)
         if told is None:
             self._left_s()
+            raise self._failure(host, f"{self._leaders[host]} did not get on with connecting the hosts in time ({key})")
         return told
 
-    def _reach(self, host: int) -> Channel:
+    def _reach(self, host: int, where: Sequence[str]) -> Channel:
         leader = self._leaders[host]
-        told = self._told(f"link/{host}")
-        if told is None:
-            raise StallError(f"{leader} did not say where it can be reached.")
-        if reason := refusal(told):
-            raise EnvironmentUnfit(f"the workers of {leader.host} cannot share memory: {reason}")
         while True:
             left_s = max(0.1, self._left_s())
             try:
-                return reach(told.decode().split(), self._secret, timeout_s=min(left_s, _TRY_S))
+                return reach(where, self._secret, timeout_s=min(left_s, _TRY_S))
             except Unreachable as error:
                 if left_s <= _TRY_S:
                     here = self._leaders[self._mine].host
                     text = f"{here} could not reach {leader}: {error}"
                     if self._elastic:
-                        raise self._cut_off(leader, text) from error
+                        raise self._failure(host, text) from error
                     raise EnvironmentUnfit(
                         f"{text}.\nThe hosts must reach each other by TCP: look at firewalls, and choose the network "
                         "with --network-interfaces."
                     ) from error
                 time.sleep(_AGAIN_S)
 
-    def _accept(self, listener: socket.socket, missing: int) -> tuple[Channel, _Greeting]:
-        """The next leader that comes; whoever cannot prove to be one is sent away."""
-        while (left_s := self._left_s()) > 0:
-            listener.settimeout(min(left_s, _LOOK_S))
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                continue
-            tune_tcp(sock)
-            channel = Channel(sock, self._secret, "hub")
-            try:
-                channel.prove(timeout_s=min(_HANDSHAKE_S, left_s))
-                greeting = msgspec.msgpack.decode(channel.receive(timeout_s=_HANDSHAKE_S), type=_Greeting)
-            except (WireError, msgspec.DecodeError):
-                channel.close()
-                continue
-            if 0 <= greeting.host < len(self._leaders):
-                return channel, greeting
-            channel.close()
-        if self._elastic:
-            leader = self._leaders[missing]
-            raise self._cut_off(leader, f"{leader} did not reach {self._leaders[self._mine].host} in time")
-        raise StallError("the leader of another host did not connect in time.")
-
-    def _cut_off(self, leader: Peer, text: str) -> PeerLostError:
+    def _failure(self, host: int, text: str) -> HoraError:
+        """That a leader did not come: in an elastic job it is given up, and the others go on."""
+        if not self._elastic:
+            return StallError(f"{text}. Look at what it did instead.")
+        leader = self._leaders[host]
         line, generation = self._meeting.channel, self._meeting.generation
         with contextlib.suppress(WireError):
             line.send(GivenUp(generation, leader.rank, text, host=True))
         return PeerLostError(text, rank=leader.rank, host=leader.host, pid=leader.pid, status="it cannot be reached")
 
 
-def _listen(leader: Peer, meeting: Meeting) -> socket.socket:
-    """On the one address that the others use, if that is known and this host's own."""
-    if leader.address and not meeting.settings.gloo_iface:
+class _Arrivals:
+    """Whoever connects: many at once may be about to prove that they are leaders, so that none holds up the others."""
+
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes) -> None:
+        self._secret, self._selector = secret, selectors.DefaultSelector()
+        self._since: dict[Channel, float] = {}
+        self._listeners = listeners
+        for listener in listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
+
+    def addresses(self, own: str) -> list[str]:
+        """Where it listens; and where others reach this host, if that is by an address that is not its own."""
+        names = [listener.getsockname() for listener in self._listeners]
+        found = [join(ip_of(name), name[1]) for name in names]
+        return found + [join(own, name[1]) for name in names if own]
+
+    def wait(self, timeout_s: float) -> list[tuple[Channel, bytes]]:
+        """Those that have proved themselves by now, and what they said first. They are the caller's."""
+        found = []
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.fileobj, socket.socket):
+                self._accept(key.fileobj)
+                continue
+            channel: Any = key.fileobj
+            try:
+                said = channel.receive(timeout_s=0.0)
+            except WireTimeout:  # more is to come
+                continue
+            except WireError:
+                self._send_away(channel)
+                continue
+            self._forget(channel)
+            found.append((channel, said))
+        for channel, since in list(self._since.items()):
+            if time.monotonic() - since > _HANDSHAKE_S:
+                self._send_away(channel)
+        return found
+
+    def close(self) -> None:
+        for channel in list(self._since):
+            self._send_away(channel)
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError, WireError):  # it is gone already
+            sock, _ = listener.accept()
+            if len(self._since) >= _MOST_UNPROVEN:  # a leader takes moments
+                self._send_away(min(self._since, key=self._since.__getitem__))
+            tune_tcp(sock)
+            channel = Channel(sock, self._secret, "hub")
+            self._since[channel] = time.monotonic()
+            self._selector.register(channel, selectors.EVENT_READ)
+
+    def _forget(self, channel: Channel) -> None:
+        self._selector.unregister(channel)
+        del self._since[channel]
+
+    def _send_away(self, channel: Channel) -> None:
+        self._forget(channel)
+        channel.close()
+
+
+def _listen(leader: Peer, meeting: Meeting, backlog: int) -> tuple[list[socket.socket], str]:
+    """On the one address that the others use, if that is known and this host's own; else on all that they might, and
+    the one that they use, which is another's then."""
+    named = meeting.settings.gloo_iface
+    if leader.address and not named:
         with contextlib.suppress(OSError):
-            return listen_tcp([leader.address])
-    return listen_tcp()
+            return [listen_tcp([leader.address], backlog + _MOST_UNPROVEN)], ""
+    listeners = listen_on(candidates(named.split(",") if named else []), backlog + _MOST_UNPROVEN)
+    return listeners, "" if named else leader.address

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hora.config import env
 from hora.config.settings import Settings
 from hora.config.world import World
+from hora.engine.choice import has_fabric
 from hora.engine.hub_address import HubAddress, address_file
 from hora.engine.hub_connection import HubConnection
 from hora.engine.hub_discovery import FileDiscovery, HubDiscovery, addresses_of, discoveries
@@ -91,7 +92,16 @@ def meet(
     line = _connect(world, settings, members)
     deadline_s = settings.start_deadline_s(len(members)) if members else _FOR_EVER_S
     hello = Hello(
-        generation, world.rank, world.size, os.getpid(), world.host, members, settings, shm.available(), ready
+        generation,
+        world.rank,
+        world.size,
+        os.getpid(),
+        world.host,
+        members,
+        settings,
+        shm.available(),
+        ready,
+        has_fabric(settings),
     )
     try:
         greeting = line.greet(hello, deadline_s + _GRACE_S)

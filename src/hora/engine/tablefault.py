@@ -101,7 +101,7 @@ class Faults:
         if status in (Status.FULL, Status.TOO_MANY):
             return HorovodInternalError(
                 f"'{name}' cannot run: too many operations are in flight, or memory is exhausted. "
-                "Wait for some with synchronize() before submitting more."
+                "Wait for some with synchronize() before submitting more; if HORA_ARENA_BYTES is set, raise it."
             )
         assert number is not None
         return self._failure(name, self._lib.failure(self._core, number))

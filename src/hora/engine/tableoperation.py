@@ -91,25 +91,25 @@ class TableOperation(Operation):
             backend._raise(-number, self.request, None)
         return TableTicket(self, number, owner)
 
-    def run(self, address: int) -> None:
+    def run(self, address: int, owner: object) -> None:
         if code := self._again(self._ready, address):
-            self._finish(code, address)
+            self._finish(code, address, owner)
 
-    def _finish(self, code: int, address: int) -> None:
+    def _finish(self, code: int, address: int, owner: object) -> None:
         """What the core could not finish at once: wait on, or raise. The code is explained in native/hora.h."""
         if self._ready is None:
             self._ready = self._backend._lib.ready(self._backend._core, self._plan)
             if self._ready is None:  # no room; or closed, which the ordinary way says
-                self.start_at(address, None).wait()
+                self.start_at(address, owner).wait()
             else:
-                self.run(address)
+                self.run(address, owner)
             return
         while code >> 62 and code & 0xFF == _PENDING:  # the table's lock was not to be had
             code = self._again(self._ready, address)
         status, number = code & 0xFF, code >> 8
         if code >> 62:
             self._backend._raise(status, self.request, None)  # it was refused: there is no ticket
-        ticket = TableTicket(self, number, None)
+        ticket = TableTicket(self, number, owner)
         if status == _PENDING:
             ticket.wait()
         else:

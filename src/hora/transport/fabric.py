@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from hora.errors import EnvironmentUnfit
 from hora.transport import shm
 from hora.wire.addresses import interfaces
 
-__all__ = ["Fabric", "devices", "library"]
+__all__ = ["Fabric", "devices", "library", "usable"]
 
 _PORTS = Path("/sys/class/infiniband")
+_DOORS = Path("/dev/infiniband")  # by which a process gets at them
 _SAID_BYTES, _ADDRESS_BYTES = 512, 1 << 16
 
 
@@ -47,6 +49,26 @@ def devices(address: str) -> str:
     return ",".join(named[:1] + ports)
 
 
+def usable() -> bool:
+    """Whether this host has a fabric that is up, and UCX to use it with: an InfiniBand port that is active, and that
+    this process may open. Ports of Ethernet do not count: whether its network can carry RoCE they do not say.
+
+    >>> usable() in (True, False)
+    True
+    """
+    try:
+        ports = [port for port in _PORTS.glob("*/ports/*") if _says(port / "state", "ACTIVE")]
+        active = [port for port in ports if _says(port / "link_layer", "InfiniBand")]
+        mine = active and any(os.access(door, os.R_OK | os.W_OK) for door in _DOORS.glob("uverbs*"))
+    except OSError:
+        return False
+    return bool(mine) and bool(library())
+
+
+def _says(file: Path, word: str) -> bool:
+    return word in file.read_text().split()
+
+
 class Fabric:
     """UCX, opened. ``handle`` is the core's, and becomes its own when hosts are linked with it."""
 
@@ -57,16 +79,16 @@ class Fabric:
         if not path:
             raise EnvironmentUnfit(
                 "HORA_TRANSPORT=ucx: UCX is not installed here, so it cannot carry data between hosts. Install it "
-                "(pip install 'hora[fabric]', or the cluster's own libucp.so.0), or do not set HORA_TRANSPORT: plain "
-                "sockets do it then."
+                "(pip install 'hora[fabric]', or the cluster's own libucp.so.0), or set HORA_TRANSPORT=tcp: "
+                "plain sockets do it then."
             )
         allowed = devices(address)
         self.handle: Any = self._lib.fabric_open(path.encode(), allowed.encode(), said, _SAID_BYTES)
         if not self.handle:
             raise EnvironmentUnfit(
                 f"UCX ({path}) does not start on {allowed or 'any device'}: {said.value.decode(errors='replace')}. "
-                "It was to carry data between hosts. Try other devices (UCX_NET_DEVICES, UCX_TLS), or do not set "
-                "HORA_TRANSPORT."
+                "It was to carry data between hosts. Try other devices (UCX_NET_DEVICES, UCX_TLS), or set "
+                "HORA_TRANSPORT=tcp."
             )
         self.version = said.value.decode()
         room = ctypes.create_string_buffer(_ADDRESS_BYTES)
@@ -75,9 +97,14 @@ class Fabric:
             self.close()
             raise EnvironmentUnfit(
                 f"UCX ({path}) gives no address by which other hosts reach it ({length} bytes), so it cannot carry "
-                "data between them. Choose its devices (UCX_NET_DEVICES), or do not set HORA_TRANSPORT."
+                "data between them. Choose its devices (UCX_NET_DEVICES), or set HORA_TRANSPORT=tcp."
             )
         self.address = room.raw[:length]
+
+    def give(self) -> Any:
+        """The handle, for who takes it over."""
+        handle, self.handle = self.handle, None
+        return handle
 
     def close(self) -> None:
         """Only what was not handed to the core."""

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["ip_of", "listen_tcp", "listen_unix", "peer_of", "tune_tcp"]
+__all__ = ["ip_of", "listen_on", "listen_tcp", "listen_unix", "peer_of", "tune_tcp"]
 
 
 def listen_unix(path: Path, backlog: int) -> socket.socket:
@@ -65,6 +65,24 @@ def listen_tcp(addresses: Sequence[str] = (), backlog: int = 128) -> socket.sock
         with contextlib.suppress(OSError):  # compiled in, but switched off
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
     return socket.create_server(("", 0), backlog=backlog)
+
+
+def listen_on(addresses: Sequence[str], backlog: int = 128) -> list[socket.socket]:
+    """One socket for each address, and on no other. An address that is gone meanwhile is left out, unless all are.
+
+    >>> [ip_of(listener.getsockname()) for listener in listen_on(["127.0.0.1"])]
+    ['127.0.0.1']
+    """
+    listeners: list[socket.socket] = []
+    failure: OSError | None = None
+    for address in addresses:
+        try:
+            listeners.append(listen_tcp([address], backlog))
+        except OSError as error:
+            failure = error
+    if failure is not None and not listeners:
+        raise failure
+    return listeners
 
 
 def tune_tcp(sock: socket.socket, silence_s: float = 10.0) -> None:

@@ -90,7 +90,8 @@ class Hello(Message, frozen=True):
     Without members it is a worker of an elastic job: ``rank`` is its number, ``generation`` the last it was in, and the
     hub decides when there is a next one, who is in it and what number it has. If it is not ``ready``, it wants to be in
     the first one, but would rather prepare itself alone than make others wait for it.
-    ``core`` says whether it has the C core, without which it cannot use shared memory.
+    ``core`` says whether it has the C core, without which it cannot use shared memory; ``fabric`` whether its host has
+    InfiniBand, and UCX to use it with.
     """
 
     rank: int
@@ -101,6 +102,7 @@ class Hello(Message, frozen=True):
     settings: Settings
     core: bool = True
     ready: bool = True
+    fabric: bool = False
 
 
 class Standby(Message, frozen=True):

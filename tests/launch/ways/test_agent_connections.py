@@ -23,7 +23,7 @@ def porch() -> Iterator[tuple[AgentListener, tuple[str, int]]]:
     listener = listen_tcp(["127.0.0.1"])
     listener.setblocking(False)
     with selectors.DefaultSelector() as selector:
-        porch = AgentListener(listener, SECRET, selector, room=ROOM, silence_s=10.0)
+        porch = AgentListener([listener], SECRET, selector, room=ROOM, silence_s=10.0)
         yield porch, listener.getsockname()
         porch.close()
     listener.close()

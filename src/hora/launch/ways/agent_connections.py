@@ -54,16 +54,24 @@ class AgentListener:
     """Where agents come in: whoever connects stays here until it has proved itself and said which host it is."""
 
     def __init__(
-        self, listener: socket.socket, secret: bytes, selector: selectors.BaseSelector, *, room: int, silence_s: float
+        self,
+        listeners: Sequence[socket.socket],
+        secret: bytes,
+        selector: selectors.BaseSelector,
+        *,
+        room: int,
+        silence_s: float,
     ) -> None:
-        self._listener, self._secret, self._selector = listener, secret, selector
+        self._listeners, self._secret, self._selector = listeners, secret, selector
         self._room, self._silence_s = room, silence_s
         self._unidentified: set[UnidentifiedAgent] = set()
-        selector.register(listener, selectors.EVENT_READ)
+        for listener in listeners:
+            selector.register(listener, selectors.EVENT_READ)
 
     def newcomers(self) -> list[tuple[str, UnidentifiedAgent]]:
         """Those who have said their host since, with their host."""
-        self._accept()
+        for listener in self._listeners:
+            self._accept(listener)
         found = []
         for newcomer in list(self._unidentified):
             try:
@@ -87,10 +95,10 @@ class AgentListener:
         for newcomer in self._unidentified:
             newcomer.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                sock, _ = self._listener.accept()
+                sock, _ = listener.accept()
                 unproven = [newcomer for newcomer in self._unidentified if not newcomer.endpoint.proven]
                 if len(self._unidentified) >= self._room:
                     if not unproven:

@@ -85,7 +85,8 @@ class ElasticRemoteSite:
     def hub(self, hub: Hub | None) -> None:
         self._hub = hub
         if hub is not None:
-            hub.open_tcp(self._reception.hub_listener.dup())
+            for listener in self._reception.hub_listeners:
+                hub.open_tcp(listener.dup())
 
     # ---- hosts ----
 

@@ -30,9 +30,10 @@ from hora.launch.job import Job
 from hora.launch.job_output import JobOutput
 from hora.launch.starters.ssh import exported
 from hora.launch.ways.mpi_output import TAGS, Separator, find_culprit
+from hora.launch.ways.reception import named
 from hora.wire import addresses
 from hora.wire.frame import SECRET_BYTES
-from hora.wire.listen import listen_tcp
+from hora.wire.listen import listen_on
 
 if TYPE_CHECKING:
     from hora.engine.hub import Hub
@@ -209,14 +210,11 @@ class _Site:
         self._program, self._flavour = find_mpirun()
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._separator = Separator(TAGS[self._flavour.name], record, job.say)
-        self._addresses = addresses.candidates(way.interfaces)
-        self._listener = listen_tcp(self._addresses if len(self._addresses) == 1 else ())
+        found = addresses.candidates(way.interfaces)
+        self._listeners = listen_on(found if len(found) == 1 else (*found, "127.0.0.1"))
         self._began = time.monotonic()
-        port = self._listener.getsockname()[1]
         self._connection = {
-            "HORA_HUB_ADDRESSES": ",".join(
-                addresses.join(address, port) for address in (*self._addresses, "127.0.0.1")
-            ),
+            "HORA_HUB_ADDRESSES": ",".join(named(self._listeners)),
             "HORA_SECRET": self._secret.hex(),
         }
         environment = way.environment(job, self._connection)
@@ -232,7 +230,8 @@ class _Site:
         from hora.engine.hub import Hub
 
         self.hub = Hub(self._job.plan.size, host=self._job.plan.workers[0].host, secret=self._secret)
-        self.hub.open_tcp(self._listener)
+        for listener in self._listeners:
+            self.hub.open_tcp(listener)
 
     def step(self) -> list[failure.Ending]:
         endings = self._host_workers.reap()
@@ -272,4 +271,5 @@ class _Site:
         if self.hub is not None:
             self.hub.close()
         else:
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()

@@ -19,9 +19,9 @@ from hora.launch.starters.starter import Starter
 from hora.launch.ways.agent_connections import AgentListener
 from hora.wire import addresses
 from hora.wire.frame import SECRET_BYTES
-from hora.wire.listen import listen_tcp
+from hora.wire.listen import ip_of, listen_on
 
-__all__ = ["Reception"]
+__all__ = ["Reception", "named"]
 
 
 class Reception:
@@ -39,29 +39,33 @@ class Reception:
     ) -> None:
         self._job, self._starter, self._stack = job, starter, stack
         self._silence_s = env.settings(job.environment).host_timeout_s
-        self._addresses = addresses.candidates(interfaces)[: 1 if len(interfaces) == 1 else None]
+        found = addresses.candidates(interfaces)[: 1 if len(interfaces) == 1 else None]
+        # This machine's own agent, and a machine without a network, come by loopback.
+        self._addresses = found if len(found) == 1 else (*found, "127.0.0.1")
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self._listener, self.hub_listener = self._listen(room), self._listen(room)
-        self.porch = AgentListener(self._listener, self.secret, selector, room=room, silence_s=self._silence_s)
+        self._listeners, self.hub_listeners = self._listen(room), self._listen(room)
+        self.porch = AgentListener(self._listeners, self.secret, selector, room=room, silence_s=self._silence_s)
         stack.callback(self.porch.close)
 
-    def _listen(self, room: int) -> socket.socket:
+    def _listen(self, room: int) -> list[socket.socket]:
         try:
-            listener = listen_tcp(self._addresses if len(self._addresses) == 1 else (), room + 128)
+            listeners = listen_on(self._addresses, room + 128)
         except OSError as error:
             raise EnvironmentUnfit(
                 f"the launcher cannot listen on {', '.join(self._addresses)}: {error.strerror}. Other hosts could not "
                 "reach it. Choose the interface with --network-interfaces."
             ) from error
-        listener.setblocking(False)
-        return self._stack.enter_context(listener)
+        for listener in listeners:
+            listener.setblocking(False)
+            self._stack.enter_context(listener)
+        return listeners
 
     def order(self, shares: Iterable[o.Share], start_s: float) -> bytes:
         """What the agents of these shares are told; all of the start may take ``start_s``."""
         return feed(
             o.Bootstrap(
-                addresses=self._named(self._listener),
-                hub_addresses=self._named(self.hub_listener),
+                addresses=named(self._listeners),
+                hub_addresses=named(self.hub_listeners),
                 secret=self.secret,
                 shares=tuple(shares),
                 command=self._job.command,
@@ -75,8 +79,8 @@ class Reception:
             )
         )
 
-    def _named(self, listener: socket.socket) -> tuple[str, ...]:
-        port = listener.getsockname()[1]
-        # This machine's own agent, and a machine without a network, come by loopback.
-        found = self._addresses if len(self._addresses) == 1 else (*self._addresses, "127.0.0.1")
-        return tuple(addresses.join(address, port) for address in found)
+
+def named(listeners: Sequence[socket.socket]) -> tuple[str, ...]:
+    """Where these listen, as others are told."""
+    names = [listener.getsockname() for listener in listeners]
+    return tuple(addresses.join(ip_of(name), name[1]) for name in names)

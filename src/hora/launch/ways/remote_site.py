@@ -83,7 +83,8 @@ class RemoteSite:
         self._reception = Reception(
             self._job, self._starter, self._interfaces, self._selector, self._open, room=2 * len(hosts) + 16
         )
-        self._selector.register(self._reception.hub_listener, selectors.EVENT_READ)
+        for listener in self._reception.hub_listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
         for carrier in self._carriers:
             carried = [share for share in self._shares if share.host in carrier.hosts]
             carrier.feed(self._reception.order(carried, self._deadline_s))
@@ -109,8 +110,9 @@ class RemoteSite:
 
         assert self._reception is not None
         self.hub = Hub(self._job.plan.size, host=self._job.plan.workers[0].host, secret=self._reception.secret)
-        self._selector.unregister(self._reception.hub_listener)
-        self.hub.open_tcp(self._reception.hub_listener.dup())
+        for listener in self._reception.hub_listeners:
+            self._selector.unregister(listener)
+            self.hub.open_tcp(listener.dup())
         for rank, how in self._ended.items():
             self.hub.worker_exited(rank, how)
 
@@ -128,7 +130,7 @@ class RemoteSite:
             self._check_the_start(now)
         elif self.hub is None:
             assert self._reception is not None
-            if now - self._started_at > _HUB_S or select.select([self._reception.hub_listener], [], [], 0)[0]:
+            if now - self._started_at > _HUB_S or select.select(self._reception.hub_listeners, [], [], 0)[0]:
                 self._open_hub()
         elif not self._in_init and not self.hub.drain(0):
             self._in_init = True
