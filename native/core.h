@@ -39,7 +39,7 @@
 #include <stdint.h>
 
 #define HORA_MAGIC 0x61726f48u /* "Hora" */
-#define HORA_ABI 6
+#define HORA_ABI 7
 
 enum kind { ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER };
 enum reduce_op { AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT };

@@ -20,7 +20,7 @@ from hora.errors import EnvironmentUnfit
 
 __all__ = ["ABI", "Segment", "available", "create_segment", "load", "spin_us", "why_not"]
 
-ABI = 6  # core.h: HORA_ABI
+ABI = 7  # core.h: HORA_ABI
 _LIBRARY = Path(__file__).with_name("_core.so")
 _CORE, _INT, _I64, _U64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p
 _POINTER, _DOUBLE, _U32 = ctypes.c_void_p, ctypes.c_double, ctypes.c_uint32
