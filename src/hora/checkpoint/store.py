@@ -96,7 +96,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint; it counts once this returns, and not before. One of the same name is replaced.
 
-        Raises OSError if the disk is full or the folder cannot be written; what was there before still is.
+        Raises OSError if the disk is full or the folder cannot be written; the previous version is then unchanged.
         """
         if not name or Path(name).name != name or name.endswith((_NOTE, _PART)):
             raise UsageError(f"{name!r} is not a name for a checkpoint. Give a file name, without {_NOTE} or {_PART}.")

@@ -52,7 +52,7 @@ def _rounds(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         default=default,
         show_default=True,
         metavar="N",
-        help="Rounds, in each of which all are measured once.",
+        help="Number of rounds; each measures every contender once.",
     )
 
 

@@ -25,7 +25,7 @@ _LAUNCHING = (
                    help="Elastic: continue with MIN workers or more if some are lost, and add new ones up to MAX. "
                    "-np: how many at first."),
     *elastic.OPTIONS,
-    workers.switch("--independent", help="Train without communication: the throughput if that cost nothing."),
+    workers.switch("--independent", help="Train without communication, to measure the upper limit."),
     workers.switch("--by-turns",
                    help="Measure in turns: without communication, meeting once a step, and training together."),
     workers.option("--timeline-filename", metavar="FILE", help="Record a timeline, one file per rank."),

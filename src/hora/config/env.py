@@ -193,7 +193,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("STRICT", "strict", _bool, "Make warnings errors, such as unnamed operations paired across source lines."),
     Variable("JOIN_AVERAGE", "join_average", _choice(*get_args(JoinAverage)),
              "What Average divides by after a join: all ranks, as Horovod does, or those still active."),
-    Variable("DYNAMIC_PROCESS_SETS", "dynamic_process_sets", _bool, "Allow process sets to be added after init."),
     # Deadlines
     Variable("START_TIMEOUT", "start_timeout_s", _number,
              "Seconds init waits for the other workers; one more second is granted per worker."),
@@ -247,8 +246,9 @@ VARIABLES: tuple[Variable, ...] = (
     *(Variable(name, "", _text, _NOTHING) for name in (
         "ADASUM_MPI_CHUNK_SIZE", "AUTOTUNE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES", "BATCH_D2D_MEMCOPIES", "CCL_CACHE",
-        "CONTROLLER", "DISABLE_NVTX_RANGES", "ELASTIC", "ELASTIC_TIMEOUT", "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS",
-        "HIERARCHICAL_ALLGATHER", "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS", "TORUS_ALLREDUCE",
+        "CONTROLLER", "DISABLE_NVTX_RANGES", "DYNAMIC_PROCESS_SETS", "ELASTIC", "ELASTIC_TIMEOUT",
+        "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS", "HIERARCHICAL_ALLGATHER", "MPI_THREADS_DISABLE",
+        "NUM_NCCL_STREAMS", "TORUS_ALLREDUCE",
     )),
 )  # fmt: skip
 

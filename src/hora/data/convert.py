@@ -66,7 +66,7 @@ class Converted(NamedTuple):
     seconds: float
 
 
-class _Part(NamedTuple):
+class _OutputPart(NamedTuple):
     split: str
     name: str  # of the file or folder
     label: int  # of a folder; -1 of a shard
@@ -74,7 +74,7 @@ class _Part(NamedTuple):
     first: int  # number of its first picture in the split
 
 
-class _Task(NamedTuple):
+class _ConvertTask(NamedTuple):
     folder: str
     places: dict[str, SplitLocation]
     format: str
@@ -121,7 +121,7 @@ def _convert(
     sources = {split: _opened(place) for split, place in places.items()}
     classes = next(iter(sources.values())).classes
     if any(source.classes != classes for source in sources.values()):
-        raise BadData(f"{' and '.join(places)} have other classes than each other. Their labels would not match.")
+        raise BadData(f"{' and '.join(places)} have different classes. Their labels would not match.")
     if format == "folder" and list(classes) != sorted(classes):
         raise BadData(
             "the classes are not in alphabetical order, by which those of an image folder are numbered. Take shards."
@@ -132,7 +132,7 @@ def _convert(
     _tidy(folder)
     parts = [part for split in sources for part in _parts(split, sources[split], format, per_shard, seed)]
     left = [part for part in parts if not (folder / part.name).exists()]
-    task = _Task(str(folder), dict(places), format, shape)
+    task = _ConvertTask(str(folder), dict(places), format, shape)
     done, total = 0, sum(len(part.indices) for part in left)
     try:
         if format != "folder":
@@ -145,8 +145,8 @@ def _convert(
     except OSError as error:
         room = "it is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise EnvironmentUnfit(
-            f"{error.filename or folder} cannot be written: {room}. What is written is whole and kept. Make room, and "
-            "run the same again: it goes on with what is missing."
+            f"{error.filename or folder} cannot be written: {room}. Finished files are kept. Free some space, and run "
+            "the same command to continue."
         ) from None
     nbytes = _verify(folder, sources, parts)
     write_json(folder / FILE, {**known, "complete": True}, "--to")
@@ -180,7 +180,7 @@ def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
 # ---- parts ----
 
 
-def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -> Iterator[_Part]:
+def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -> Iterator[_OutputPart]:
     if format == "folder":
         order = np.argsort(source.labels, kind="stable")
         borders = np.searchsorted(source.labels[order], np.arange(len(source.classes) + 1))
@@ -188,14 +188,14 @@ def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -
             mine = order[borders[label] : borders[label + 1]].tolist()
             if not mine:
                 raise BadData(f"class {name} has no picture in {split}. Every class needs some in both parts.")
-            yield _Part(split, f"{split}/{name}", label, mine, 0)
+            yield _OutputPart(split, f"{split}/{name}", label, mine, 0)
         return
     order = part_rng(seed, 0).permutation(len(source)) if split == "train" else np.arange(len(source))
     count = -(-len(source) // per_shard)
     said = "validation" if split == "val" and format == "tfrecord" else split  # as TensorFlow's builder calls it
     for number, share in enumerate(shares(len(source), count)):
         name = shard_name(said, number, count) if format == "tfrecord" else f"{split}-{number:06d}.tar"
-        yield _Part(split, name, -1, order[share.start : share.stop].tolist(), share.start)
+        yield _OutputPart(split, name, -1, order[share.start : share.stop].tolist(), share.start)
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def _opened(place: SplitLocation) -> Source:
     return Tars.load(Path(place.path)) if place.scan else open_source(Path(place.path), place.split or None)
 
 
-def _write(task: _Task, part: _Part) -> int:
+def _write(task: _ConvertTask, part: _OutputPart) -> int:
     """In a process of its own: one part, whole or not at all."""
     source, target = _opened(task.places[part.split]), Path(task.folder, part.name)
     names: Sequence[str] | None = getattr(source, "names", None)
@@ -254,7 +254,7 @@ def _claim(folder: Path, known: dict[str, Any]) -> None:
     write_json(folder / FILE, known, "--to")
 
 
-def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Part]) -> int:
+def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_OutputPart]) -> int:
     """Open what was written, and compare every label; how many bytes it is."""
     for split, source in sources.items():
         written = open_source(folder, split)

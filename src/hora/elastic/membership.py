@@ -231,10 +231,6 @@ class Membership:
         """Where a live worker runs; empty if it is not known."""
         return self._workers[worker].host if worker in self._workers else ""
 
-    def has_state(self, worker: int) -> bool:
-        """Whether it is alive and has been a member."""
-        return worker in self._workers and self._workers[worker].joined > 0
-
     # ---- decisions ----
 
     def _settle(self, now: float) -> list[Action]:

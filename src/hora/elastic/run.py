@@ -89,7 +89,7 @@ def run_fn(func: Callable[Concatenate[S, P], R], reset: Callable[[], None] = res
                 _log.info("going back to the last commit: %s", error)
                 state.restore()
             except HostsUpdatedInterrupt:
-                _log.info("others have come, or some are to leave: meeting anew")
+                _log.info("workers joined or left: starting a new generation")
             changed = True
 
     return elastic

@@ -19,8 +19,19 @@ from hora.errors import BadData, UsageError
 from hora.predict.fit import FitRow, Priors, fit
 from hora.predict.model import Model, Setting
 from hora.predict.network import Algorithm, Link, parse_link
+from hora.schedule.plan import IMAGENET_SAMPLES, LearningRatePlan
 
-__all__ = ["Basis", "Calibration", "LinkFacts", "ThroughputTable", "basis_of_step", "named", "read", "study"]
+__all__ = [
+    "Basis",
+    "Calibration",
+    "LinkFacts",
+    "ThroughputTable",
+    "basis_for",
+    "basis_of_step",
+    "named",
+    "read",
+    "study",
+]
 
 STUDY = "study"  # what stands for the reference study in the place of a file
 RESNET50_BYTES = 102_228_128
@@ -165,6 +176,22 @@ def study(framework: str = "horovod+pytorch") -> Basis:
     about = f"ResNet-50 with {framework} as the reference study measured it: P100 GPUs, 4 a host, FDR InfiniBand"
     fitted = f"fitted to published rows of up to {FITTED_UP_TO} GPUs, with the network the study describes"
     return Basis(fit_study(framework).steady(), about, (fitted,))
+
+
+def basis_for(plan: LearningRatePlan, *, step_s: float | None = None, calibration: str | None = None) -> Basis | None:
+    """What the time of a plan is predicted from: one worker's step, a calibration, or the study if the samples are
+    ImageNet's. None if nothing is known.
+
+    >>> basis_for(LearningRatePlan(samples=1000, batch=64), step_s=0.3).about
+    "one worker's step of 300 ms with 64 samples"
+    >>> basis_for(LearningRatePlan(samples=1000)) is None
+    True
+    """
+    if step_s is not None:
+        return basis_of_step(step_s, plan.batch)
+    if calibration is not None:
+        return named(calibration)
+    return study() if plan.samples == IMAGENET_SAMPLES else None
 
 
 def named(text: str) -> Basis:

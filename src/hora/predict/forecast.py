@@ -9,9 +9,10 @@ from typing import Any
 from hora.predict.calibration import Basis
 from hora.predict.model import Forecast, Interval
 from hora.predict.network import ALGORITHMS, Algorithm
+from hora.schedule.plan import LearningRatePlan
 from hora.text import size_text
 
-__all__ = ["FAR", "Outlook", "as_json", "outlook"]
+__all__ = ["FAR", "Outlook", "document", "outlook", "outlook_of"]
 
 FAR = (256, 1024, 4096)  # workers that nobody here has, but somebody asks about
 ALWAYS = (
@@ -76,6 +77,32 @@ def _how(algorithm: Algorithm) -> str:
     }[algorithm]
 
 
-def as_json(seen: Outlook) -> dict[str, Any]:
-    """For ``--json``."""
-    return asdict(seen)
+def outlook_of(plan: LearningRatePlan, basis: Basis) -> Outlook:
+    """Forecast the run of a learning-rate plan.
+
+    >>> from hora.predict.calibration import basis_of_step
+    >>> outlook_of(LearningRatePlan(workers=8, batch=64, epochs=1), basis_of_step(0.3, 64)).total_steps
+    2502
+    """
+    return outlook(
+        basis, workers=plan.workers, batch=plan.batch, accumulation=plan.accumulation, total_steps=plan.total_steps
+    )
+
+
+def document(plan: LearningRatePlan, seen: Outlook | None) -> dict[str, Any]:
+    """A plan and its forecast as `hora plan --json` writes them, with the learning rate of every epoch.
+
+    >>> made = document(LearningRatePlan(workers=8, epochs=2), None)
+    >>> made["global_batch"], made["epochs"], made["predicted"]
+    (256, [{'epoch': 0, 'lr': 0.1}, {'epoch': 1, 'lr': 0.1}], None)
+    """
+    return {
+        "plan": plan,
+        "global_batch": plan.global_batch,
+        "peak_lr": plan.peak_lr,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "total_steps": plan.total_steps,
+        "cautions": plan.cautions(),
+        "epochs": [{"epoch": epoch, "lr": plan.lr_at_epoch(epoch)} for epoch in range(max(1, round(plan.epochs)))],
+        "predicted": None if seen is None else asdict(seen),
+    }

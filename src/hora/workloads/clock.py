@@ -1,4 +1,4 @@
-"""How long things take in a run: steps, the first one apart, and the speed of late."""
+"""How long things take in a run: steps, the first one apart, and the recent speed."""
 
 from __future__ import annotations
 

@@ -103,13 +103,13 @@ class RunCheckpoints:
     def save(
         self, name: str, write: Callable[[BinaryIO], object], *, position: float, facts: Mapping[str, Any]
     ) -> Path:
-        """Write one; whatever is killed meanwhile, what was there before still is."""
+        """Write one; whatever is killed meanwhile, the previous version is unchanged."""
         try:
             saved = self._store.save(name, write, position=position, facts=facts)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says
             raise EnvironmentUnfit(
-                f"the checkpoint {self.folder / name} could not be written: {error}. What was there before still is. "
-                "Make room, or give another folder with --out; then go on with --resume auto."
+                f"the checkpoint {self.folder / name} could not be written: {error}. The previous version is "
+                "unchanged. Free some space, or give another folder with --out; then continue with --resume auto."
             ) from None
         return saved.path
 

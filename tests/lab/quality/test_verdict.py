@@ -116,7 +116,7 @@ def test_a_difference_within_the_spread_is_called_that() -> None:
 
 def test_one_seed_is_not_called_sure() -> None:
     rows = rows_of("linear", {"baseline": (0.98,), "linear": (0.9,)})
-    assert "one seed cannot say" in findings(rows)[0]["what"]
+    assert "not significant with one seed" in findings(rows)[0]["what"]
     assert rows[1]["vs_baseline_low"] is None
     assert shown(rows, "x").row_count == 2
 

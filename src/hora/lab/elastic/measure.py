@@ -150,7 +150,7 @@ def findings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         kills = sum(row["kills"] for row in disturbed)
         alike = [row for row in disturbed if row["same_bits"]]
         if len(alike) == len(disturbed):
-            title = f"after {plural(kills, 'kill')} the parameters are the same to the bit as without"
+            title = f"after {plural(kills, 'kill')} the parameters are bitwise identical to the run without kills"
         else:
             odd = ", ".join(row["run"] for row in disturbed if not row["same_bits"])
             title = f"the parameters differ from those of the undisturbed run: {odd}"

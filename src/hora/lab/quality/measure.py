@@ -26,8 +26,8 @@ def check(workload: str) -> None:
     """Refuse workloads that have no accuracy to compare."""
     if workload not in LEARNING:
         raise UsageError(
-            f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(LEARNING)}; 'hora lab "
-            "sweep' compares anything by any metric."
+            f"{workload} reports no accuracy, so there is no quality to compare. Choose {', '.join(LEARNING)}; "
+            "'hora lab sweep' compares anything by any metric."
         )
 
 

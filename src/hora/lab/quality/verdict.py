@@ -15,7 +15,7 @@ from hora.lab.show import capital
 __all__ = ["finding", "findings", "gap_of", "points_text", "score_text", "sure_text"]
 
 Row = dict[str, Any]
-_MORE = "Run it with more --seeds: one shows what is ruinous, and no more"
+_MORE = "Run it with more --seeds: one seed shows only large differences"
 
 
 def points_text(value: float) -> str:
@@ -43,10 +43,10 @@ def sure_text(gap: Difference) -> str:
 
     >>> sure_text(Difference(0.02, 0.01, 0.03)), sure_text(Difference(0.02, -0.01, 0.05)), sure_text(Difference(0.02))
     ('more than the seeds differ (95 %: 1.00 to 3.00)', 'no more than the seeds differ (95 %: -1.00 to 5.00)',
-     'whether that is chance, one seed cannot say')
+     'not significant with one seed')
     """
     if not gap.known:
-        return "whether that is chance, one seed cannot say"
+        return "not significant with one seed"
     more = "more" if gap.beyond_chance else "no more"
     return f"{more} than the seeds differ (95 %: {100 * gap.low:.2f} to {100 * gap.high:.2f})"
 
@@ -117,7 +117,7 @@ def _against(row: Row, base: Row, gap: Difference) -> str:
 
 
 def _none(row: Row) -> dict[str, Any]:
-    what = f"{row['factor']} on {row['workers']} workers came to nothing ({row['state']})"
+    what = f"{row['factor']} on {row['workers']} workers failed ({row['state']})"
     if row["state"] == "diverged":
         what += f": at a peak rate of {row['peak_lr']:.4g} the loss is not a number any more"
     change = "Lower the rate or warm it up" if row["state"] == "diverged" else "See the log in its trial's folder"

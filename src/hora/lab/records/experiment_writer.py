@@ -76,8 +76,8 @@ class ExperimentWriter:
             run_folder.write_json(path, self.content)
         except OSError as error:
             raise EnvironmentUnfit(
-                f"{path} could not be written: {error.strerror}. What was there before still is. Make room, or give "
-                "another folder with --out; go on with --resume."
+                f"{path} could not be written: {error.strerror}. The previous version is unchanged. Free some space, "
+                "or give another folder with --out; continue with --resume."
             ) from error
 
 
@@ -166,7 +166,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another process is at the experiment in {folder}. Wait for it, or give another folder with --out."
+                f"another process is using the experiment in {folder}. Wait for it, or give another folder with --out."
             ) from None
         except OSError:
             pass  # a file system without locks

@@ -30,7 +30,7 @@ _CALM = {"compute", "not communication"}  # as it should be
 _WORTH = 0.005  # of a step; less is not worth a word
 _LOST = {
     "small batch": "the smaller batch costs",
-    "company": "other workers beside it cost",
+    "contention": "contention with other workers costs",
     "waiting": "waiting for the slowest takes",
     "moving": "moving gradients takes",
     "communication": "waiting and moving take",

@@ -112,7 +112,7 @@ def table(
     notes = (
         f"Alike in all rows: {said}." if said else "",
         "≈ was predicted, not measured." if "predicted" in marks else "",
-        "⚠ is more than ideal, which is not to be believed." if "above ideal" in marks else "",
+        "⚠ is more than ideal, which is impossible: do not trust it." if "above ideal" in marks else "",
         note,
     )
     return ReportTable(title, columns, cells, " ".join(part for part in notes if part), about, marks)

@@ -397,7 +397,7 @@ def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Fi
         by_count("workers", points),
         Axis("speed-up / workers", ".0%", zero=any(point.y < 0.5 for point in points)),
         caption="100 % is ideal. "
-        + ("What is above it is not to be believed. " if any(map(_believed, found)) else "")
+        + ("Do not trust what is above it. " if any(map(_believed, found)) else "")
         + "The study's runs go up to 32 GPUs on 8 hosts.",
         quiet=list(dict.fromkeys(each.series for each in study)),
     )
@@ -425,8 +425,8 @@ def _node_figure(rows: Sequence[Row]) -> list[Figure]:
 
 
 def _believed(each: SpeedUp) -> str:
-    """What is to be said of more than ideal."""
-    return "above ideal: not to be believed" if above_ideal(each.value / each.workers) else ""
+    """A warning if it is more than ideal."""
+    return "above ideal: do not trust it" if above_ideal(each.value / each.workers) else ""
 
 
 def _limits(found: Sequence[SpeedUp]) -> list[SpeedUp]:

@@ -56,14 +56,14 @@ class TrialRunner:
 def measure(job: GridSetup, grid: Sequence[GridPoint], book: ExperimentWriter, say: Say) -> None:
     """Run everything; rows and notes are in the book, also of what was done when it is interrupted."""
     trials = list(turns(job, grid))
-    crew = TrialRunner(book, [trial for _, trial in trials], say)
+    runner = TrialRunner(book, [trial for _, trial in trials], say)
     pools: dict[tuple[GridPoint, bool], Pool] = {}
     book.notes[:] = [*methods(job), *_more_methods(job)]
     for point, trial in trials:
         key = point, trial.independent
-        pools[key] = pools.get(key, Pool([])).and_one(crew.run(trial))
+        pools[key] = pools.get(key, Pool([])).and_one(runner.run(trial))
         book.rows = _rows(grid, pools)
-    book.notes += [*compared(book.rows), *crew.cautions()]
+    book.notes += [*compared(book.rows), *runner.cautions()]
 
 
 def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:

@@ -196,10 +196,10 @@ def _warning(order: BatchJob, scheduler: Scheduler, script: str) -> list[str]:
         lines += [
             "go_on_later() {",
             f"    if ((restarts >= {order.max_requeues})); then",
-            f'        say "not put back: it was, {order.max_requeues} times already (--max-requeues)"',
+            f'        say "not requeued: already requeued {order.max_requeues} times (--max-requeues)"',
             '        exit "$1"',
             "    fi",
-            '    say "putting the job back into the queue"',
+            '    say "requeueing the job"',
             *(["    clean_up"] if order.stage and not order.keep_staged else []),
             *(f"    {line}" for line in scheduler.requeue(order, script)),
             '    exit "$1"',

@@ -198,10 +198,10 @@ class ElasticRemoteSite:
     def step(self) -> list[failure.Ending]:
         now = time.monotonic()
         self._wake.clear()
-        for host, newcomer in self._reception.porch.newcomers():
+        for host, newcomer in self._reception.agent_listener.newcomers():
             link = place.link if (place := self._places.get(host)) is not None else None
             if link is None or not link.take(newcomer):
-                self._reception.porch.turn_away(newcomer)
+                self._reception.agent_listener.turn_away(newcomer)
             else:
                 self._job.say(f"{host} connected from {link.address}")
         if now >= self._next_beat:

@@ -42,8 +42,8 @@ class Reception:
         self._addresses = addresses.candidates(interfaces)[: 1 if len(interfaces) == 1 else None]
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self._listener, self.hub_listener = self._listen(room), self._listen(room)
-        self.porch = AgentListener(self._listener, self.secret, selector, room=room, silence_s=self._silence_s)
-        stack.callback(self.porch.close)
+        self.agent_listener = AgentListener(self._listener, self.secret, selector, room=room, silence_s=self._silence_s)
+        stack.callback(self.agent_listener.close)
 
     def _listen(self, room: int) -> socket.socket:
         try:

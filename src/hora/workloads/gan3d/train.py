@@ -166,8 +166,8 @@ def keep(write: Callable[..., None], *arguments: Any) -> None:
         write(*arguments)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"{arguments[0]} could not be written: {error}. What was there before still is. Make room, or give another "
-            "folder with --out; then go on with --resume auto."
+            f"{arguments[0]} could not be written: {error}. The previous version is unchanged. Free some space, or "
+            "give another folder with --out; then continue with --resume auto."
         ) from None
 
 
