@@ -1,4 +1,4 @@
-"""`hora bench`: measures Hora beside its peers. The work is in ``hora.bench``; here are only options and output."""
+"""`hora bench`: measures Hora and other libraries. The work is in ``hora.bench``; here are only options and output."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _environment(given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str,
 
 
 def _summarise(verdict: JobResult) -> None:
-    """How each rank did."""
+    """Print how each rank ended."""
     click.echo("rank  host              exit                      seconds   cpu s   peak MB", err=True)
     for ending in sorted(verdict.endings):
         how = "lost" if ending.lost else ending.how

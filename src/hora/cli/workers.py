@@ -1,5 +1,5 @@
 """The workers that a command starts: the flags that say how many, where and by what, the job they make, and how its end
-is told. What `hora run` and `hora train` have in common."""
+is reported. What `hora run` and `hora train` have in common."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def choose(given: Mapping[str, Any]) -> LaunchChoice:
 
 
 def _per_host(hosts: str | None, hostfile: str | None, each: int) -> str:
-    """The hosts with so many workers each, as mpiexec's -ppn has it.
+    """The hosts with that many workers each, as mpiexec's -ppn has it.
 
     >>> _per_host("h1:8,h2:8", None, 4)
     'h1:4,h2:4'
@@ -169,7 +169,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Tell the user, beside what the workers say."""
+    """Print a message to the user, between the output of the workers."""
     click.echo(fitted(f"hora: {line}", sys.stderr), err=True)
 
 

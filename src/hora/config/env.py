@@ -169,7 +169,7 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts), tcp "
+             "Transport of the data: auto (shared memory inside a host, Hora's own connections between hosts), tcp "
              "(the same, by name), ucx (those connections over UCX), mpi (MPI between hosts), shm+gloo (Gloo between "
              "hosts), shm (one host), or gloo between all workers."),
     Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
@@ -183,8 +183,8 @@ VARIABLES: tuple[Variable, ...] = (
              "Milliseconds the background thread may wait for more tensors to fuse. Nothing waits for it when idle."),
     Variable("CACHE_CAPACITY", "cache_capacity", _int(0), "How many agreed operations are remembered; 0: none."),
     Variable("SPIN_US", "spin_us", _int(-1),
-             "Microseconds to spin before sleeping; -1 chooses: briefly with a core per worker, else not at all."),
-    Variable("ARENA_BYTES", "arena_bytes", _bytes, "Size of each worker's arena in shared memory; 0 chooses."),
+             "Microseconds to spin before sleeping; -1: briefly if every worker has a core, else not at all."),
+    Variable("ARENA_BYTES", "arena_bytes", _bytes, "Size of each worker's arena in shared memory; 0: automatic."),
     Variable("THREAD_AFFINITY", "thread_affinity", _cores,
              "Core for the background thread, or a list with one core per local rank."),
     Variable("GLOO_IFACE", "gloo_iface", _text, "Network interface for gloo between hosts."),
@@ -208,15 +208,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NONFINITE", "nonfinite", _choice(*get_args(NonFinite)),
              "What to do about gradients that are inf or nan: name them, stop, skip the step, or do not look."),
     Variable("DIVERGENCE_CHECK", "divergence_every", _int(0),
-             "Compare the parameters of all ranks every so many steps; 0 never does."),
+             "Compare the parameters of all ranks every N steps; 0: never."),
     # Telling
     Variable("SUMMARY", "summary", _bool, "Rank 0 prints a line about speed and communication now and then."),
     Variable("FULL_TRACEBACK", "", _bool,
-             "1 shows Hora's own frames in tracebacks too, and every worker's traceback as it comes."),
+             "1 shows Hora's own frames in tracebacks too, and every worker's traceback at once."),
     Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
     Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
     Variable("TIMELINE", "timeline", _text,
-             "File to record a timeline in, one per rank; DYNAMIC arms start_timeline without recording yet."),
+             "File to record a timeline in, one per rank; with DYNAMIC recording starts at start_timeline."),
     Variable("TIMELINE_MARK_CYCLES", "timeline_mark_cycles", _bool, "Mark cycles in the timeline."),
     Variable("TIMELINE_MAX_BYTES", "timeline_max_bytes", _bytes, "Stop recording when a rank's file is this large."),
     # The world, set by the launcher and read by config.world
@@ -238,10 +238,10 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SECRET", "", _secret,
              "The job's secret in hexadecimal, set by the launcher where nothing but the environment reaches workers."),
     Variable("RENDEZVOUS_DIR", "", _text,
-             "Directory that all hosts share, where workers started by mpirun, srun or torchrun find each other; "
+             "Directory that all hosts share, which workers started by mpirun, srun or torchrun use to connect; "
              "~/.cache/hora if unset."),
-    Variable("SSH", "", _text, "The ssh command that hora run uses, with options of yours, like 'ssh -F my_config'."),
-    Variable("ALONE", "", _bool, "1 makes init a world of one whatever launcher started the process."),
+    Variable("SSH", "", _text, "The ssh command that hora run uses, with options, such as 'ssh -F my_config'."),
+    Variable("ALONE", "", _bool, "1 makes init start a single worker, whatever launcher started the process."),
     # Horovod's names that have nothing to tune here
     *(Variable(name, "", _text, _NOTHING) for name in (
         "ADASUM_MPI_CHUNK_SIZE", "AUTOTUNE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",

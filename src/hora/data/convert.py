@@ -1,6 +1,6 @@
 """Pictures from one format to another, shrunk on the way if wanted: folders, TFRecord shards, tar shards.
 
-A data set is written in parts: a class's folder, or a shard. Each is whole or not there, so what was interrupted goes
+A data set is written in parts: a class's folder, or a shard. Each is complete or absent, so what was interrupted goes
 on with the parts that are missing (``PREPARED.json`` says of what, and how, so that nothing is mixed). Every picture is
 decoded once on the way; at the end what was written is opened and its labels are compared with the source's.
 """
@@ -38,7 +38,7 @@ FILE = "PREPARED.json"
 
 
 class Shape(NamedTuple):
-    """How pictures are kept: as they are; with a ``shorter`` side of so many pixels, if it has more; or ``square``."""
+    """How images are stored: unchanged, with a ``shorter`` side of at most this many pixels, or ``square``."""
 
     shorter: int = 0
     square: int = 0
@@ -169,7 +169,7 @@ def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
         scale = shape.shorter / min(height, width)
         tall, wide = round(height * scale), round(width * scale)
     if (tall, wide) == (height, width):
-        jpeg.decode(data, at_least=(1, 1), name=name)  # to see that it is whole
+        jpeg.decode(data, at_least=(1, 1), name=name)  # to see that it is complete
         return data
     pixels = jpeg.decode(data, at_least=(tall, wide), name=name)
     image: Any = importlib.import_module("PIL.Image")  # as jpeg.decode needs it
@@ -204,7 +204,7 @@ def _opened(place: SplitLocation) -> Source:
 
 
 def _write(task: _ConvertTask, part: _OutputPart) -> int:
-    """In a process of its own: one part, whole or not at all."""
+    """Write one part, completely or not at all; runs in a process of its own."""
     source, target = _opened(task.places[part.split]), Path(task.folder, part.name)
     names: Sequence[str] | None = getattr(source, "names", None)
 
@@ -241,12 +241,12 @@ def _claim(folder: Path, known: dict[str, Any]) -> None:
         if found != wanted:
             other = [f"{name} {found.get(name)}" for name in wanted if found.get(name) != wanted[name]]
             raise UsageError(
-                f"{folder} holds what was prepared in another way ({', '.join(other) or 'more is known of it'}), so it "
-                "is left alone. Give another folder with --to, or remove this one."
+                f"{folder} was prepared with other settings ({', '.join(other) or 'additional ones'}), so it "
+                "is not changed. Give another folder with --to, or remove this one."
             )
         return
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
-        raise UsageError(f"{folder} has something else in it, and is left alone. Give another folder with --to.")
+        raise UsageError(f"{folder} contains other files, and is not changed. Give another folder with --to.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -269,7 +269,7 @@ def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Output
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a process that was killed has left of parts that are not whole."""
+    """Remove what a process that was killed has left of parts that are incomplete."""
     for path in [*folder.glob(".*.part"), *folder.glob("*/.*.part")]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

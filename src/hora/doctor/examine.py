@@ -1,7 +1,7 @@
 """Chooses checks, runs them and shows what they found.
 
-Those that measure time run one after another with nothing beside them, the others all at once. A check that raises or
-does not come back in time is a finding like any other, and the doctor goes on. The report is aligned, with symbols and
+Those that measure time run one after another and alone, the others all at once. A check that raises or exceeds its
+deadline is a finding like any other, and the doctor continues. The report is aligned, with symbols and
 words, on a terminal, and one plain line a finding in a log; groups are shown in their order, each as soon as it is
 known.
 """

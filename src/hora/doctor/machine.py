@@ -45,7 +45,7 @@ class CommandResult(NamedTuple):
 
     @property
     def ended(self) -> str:
-        """In words.
+        """How it ended, in words.
 
         >>> CommandResult(-11, "", "", 0.1).ended, CommandResult(None, "", "", 20.0).ended
         ('ended by SIGSEGV', 'no answer within 20 s')
@@ -154,7 +154,7 @@ class Machine:
     ) -> CommandResult:
         """Run a command to its end or its deadline, with ``text`` as its input; nothing of its group is left."""
         started = time.monotonic()
-        if self._closed:  # the doctor has gone on without whoever asks
+        if self._closed:  # the doctor has continued without whoever asks
             return CommandResult(None, "", "", 0.0)
         try:
             process = subprocess.Popen(
@@ -245,7 +245,7 @@ def cgroup_limits(machine: Machine) -> CgroupLimits:
 
 
 def oom_kills(machine: Machine) -> int:
-    """How often a process of this process's own group was killed for want of memory; 0 if nobody says."""
+    """How often a process of this process's own group was killed because memory ran out; 0 if that is unknown."""
     for version, controllers, folder in _folders(machine):
         if version == "v2" or "memory" in controllers:
             text = machine.read(f"{folder}/{'memory.events' if version == 'v2' else 'memory.oom_control'}") or ""

@@ -119,11 +119,11 @@ def model_of(given: Calibration) -> Basis:
     if given.inside is None:
         assumed.append(f"inside a host gradients move at {_link_text(USUAL_INSIDE)}")
     if given.between is None:
-        assumed.append(f"between hosts they move at {_link_text(USUAL_BETWEEN)}, as over 10 Gbit Ethernet; say --link")
+        assumed.append(f"between hosts they move at {_link_text(USUAL_BETWEEN)}, as over 10 Gbit Ethernet; give --link")
     if given.exposed is None:
         assumed.append(f"{USUAL_EXPOSED:.0%} of communication is not hidden behind the backward pass")
     if given.jitter is None:
-        assumed.append(f"a worker's steps scatter by {USUAL_JITTER:.0%}, and all wait for the slowest")
+        assumed.append(f"a worker's step time varies by {USUAL_JITTER:.0%}, and all wait for the slowest")
     rng = np.random.default_rng(1)
 
     def spread(value: float, share: float) -> NDArray[np.float64]:
@@ -153,7 +153,7 @@ def model_of(given: Calibration) -> Basis:
 
 
 def basis_of_step(step_s: float, batch: int, *, gradient_bytes: float = RESNET50_BYTES, per_host: int = 4) -> Basis:
-    """From nothing but the step of one worker.
+    """A basis from nothing but the step time of one worker.
 
     >>> basis = basis_of_step(0.3, 64, gradient_bytes=102e6, per_host=4)
     >>> basis.about
@@ -163,7 +163,7 @@ def basis_of_step(step_s: float, batch: int, *, gradient_bytes: float = RESNET50
     """
     about = f"one worker's step of {1e3 * step_s:.3g} ms with {batch} samples"
     if not 0 < step_s < math.inf:
-        raise UsageError(f"a step of {1e3 * step_s:g} ms. It must take time to be predicted. Give milliseconds above 0")
+        raise UsageError(f"a step of {1e3 * step_s:g} ms cannot be predicted. Give milliseconds above 0")
     return model_of(
         Calibration(compute_s=step_s, batch=batch, gradient_bytes=gradient_bytes, per_host=per_host, about=about)
     )
@@ -214,7 +214,7 @@ def read(file: Path) -> Basis:
         ) from reason
     except msgspec.MsgspecError as reason:
         raise BadData(
-            f"{file} is no calibration: {reason}. Predictions are made of nothing else. Give it rows (batch, workers, "
+            f"{file} is not a calibration: {reason}. Give it rows (batch, workers, "
             "images_per_s), or compute_s, batch, gradient_bytes and per_host, as docs/predict.md shows"
         ) from reason
 

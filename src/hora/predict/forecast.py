@@ -16,12 +16,12 @@ __all__ = ["FAR", "Outlook", "document", "outlook", "outlook_of"]
 
 FAR = (256, 1024, 4096)  # workers that nobody here has, but somebody asks about
 ALWAYS = (
-    "every worker's input keeps up, and validation, checkpoints and start-up are not counted",
+    "every worker's data loading keeps up, and validation, checkpoints and start-up are not counted",
     "a worker's batch stays the same, so the global batch grows with the workers",
 )
 FAR_ASSUMPTIONS = (
-    "all hosts are as near to each other as two are: no switch in between is shared or full",
-    "the scatter of workers' steps stays normal, without rare long pauses",
+    "all hosts are connected as well as two are: no switch in between is shared or overloaded",
+    "the step times of workers stay normally distributed, without rare long pauses",
     "agreeing on what to sum is not counted: it takes Hora's coordinator about 0.5 ms a worker and step",
 )
 

@@ -2,7 +2,7 @@
 run on many workers.
 
 A plan counts samples, never steps: steps mean something else on every number of workers. It is immutable; a run that
-goes on with more or fewer workers makes another with ``resized`` and asks it at the same number of samples.
+continues with more or fewer workers makes another with ``resized`` and asks it at the same number of samples.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def say(*lines: str) -> None:
 
 
 def same(facts: Mapping[str, Any]) -> None:
-    """Refuse to go on, on every rank, unless all of them have the same facts.
+    """Refuse to continue, on every rank, unless all of them have the same facts.
 
     >>> session.init()
     >>> same({"samples": 60000})
@@ -75,7 +75,7 @@ def same(facts: Mapping[str, Any]) -> None:
         if len(set(values.values())) > 1:
             raise UsageError(
                 _table(f"{name} is not the same on all ranks", values)
-                + "\nThey would train on different things. Give all of them the same data and options."
+                + "\nThey would train differently. Give all of them the same data and options."
             )
 
 

@@ -110,8 +110,8 @@ def settings(options: WorkloadOptions, environ: Mapping[str, str], say: Callable
             else f"--precision bf16: {fails}, also with {_text(known)}. Train with --precision float32."
         )
     if variables:
-        announced = f"bfloat16 as this processor announces it does not work ({wrong})"
-        say(f"{announced}; with {_text(variables)} it does, so that is set for this run")
+        announced = f"this processor reports bfloat16, but it does not work ({wrong})"
+        say(f"{announced}; with {_text(variables)} it works, so that is set for this run")
     return variables
 
 

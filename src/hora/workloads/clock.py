@@ -38,7 +38,7 @@ class StepClock:
 
     @property
     def images_per_s(self) -> float:
-        """Of all steps but the first."""
+        """Images/s of all steps but the first."""
         return self._samples / self.training_s if self.training_s else 0.0
 
     @property

@@ -162,8 +162,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             )
         if 0 < self.schedule_epochs < self.epochs:
             raise UsageError(
-                f"--schedule-epochs {self.schedule_epochs:g} is less than --epochs {self.epochs:g}: the run would go "
-                "on after its schedule has ended. Give as many epochs or more, or leave it out."
+                f"--schedule-epochs {self.schedule_epochs:g} is less than --epochs {self.epochs:g}: the run would "
+                "continue after its schedule has ended. Give as many epochs or more, or leave it out."
             )
         if self.strategy == "ddp" and (self.framework != "torch" or self.compression != "none"):
             name = "framework" if self.framework != "torch" else "compression"
@@ -191,7 +191,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ),
             f"--emulate-workers {self.emulate_workers}": (
                 bool(self.emulate_workers),
-                "both say how many workers the processes play",
+                "both set the number of workers",
             ),
         }
         for odd, (is_given, why) in reasons.items():
@@ -199,7 +199,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise UsageError(f"--logical-workers {self.logical_workers} with {odd}: {why}. Leave one of them out.")
 
     def plan(self, samples: int, workers: int) -> LearningRatePlan:
-        """The learning-rate plan of this run, on so many samples and workers (emulated ones, if any).
+        """The learning-rate plan of this run, on that many samples and workers (emulated ones, if any).
 
         >>> WorkloadOptions.of({"lr": 0.1, "base_batch": 256, "batch": 128}).plan(60000, 4).peak_lr
         0.2

@@ -99,7 +99,7 @@ def test_the_report_shows_generations(tmp_path: Path) -> None:
     assert [head.title for head in table.columns][:3] == ["generation", "began", "after step"]
     assert ["2", "10:00:02", "2", "1", "1", "", "500 ms"] in texts
     assert ["3", "10:00:03", "3", "2", "", "2", "250 ms"] in texts
-    assert "Workers lost and come" in [each.title for each in write.sections(gather.gather([tmp_path / "run"]))]
+    assert "Workers lost and added" in [each.title for each in write.sections(gather.gather([tmp_path / "run"]))]
 
 
 @pytest.mark.long

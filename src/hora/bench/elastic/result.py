@@ -44,7 +44,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ElasticResult(msgspec.Struct, kw_only=True):
-    """With all that is needed to repeat it."""
+    """The result, with all that is needed to repeat it."""
 
     np: int
     command: str

@@ -41,7 +41,7 @@ class ElasticBenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  # for checkpoints, where a contender needs them
     model: str = ""  # train this model for real, instead of sleeping
     commit: bool = True
-    steps: int = 0  # then end; 0: go on until ended
+    steps: int = 0  # then end; 0: continue until ended
 
 
 def say(kind: str, *values: object) -> None:
@@ -167,7 +167,7 @@ def _torchrun(plan: ElasticBenchPlan) -> None:
 
 
 def _torchft(plan: ElasticBenchPlan) -> None:
-    """As its own example sets it up."""
+    """Train with torchft, set up as in its own example."""
     torchft = importlib.import_module("torchft")
     replica, pid = int(environ()["REPLICA"]), os.getpid()
     model, plain, _ = _training(plan)

@@ -81,7 +81,7 @@ def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
         try:
             record = open_any(folder)
             if isinstance(record, RunFolder):
-                record.outcome()  # now, so that one that is not whole is left out
+                record.outcome()  # now, so that one that is incomplete is left out
             found.append((folder, record))
         except BadData as error:
             problems.append(str(error))

@@ -203,7 +203,7 @@ def _draw(task: _TextureTask, split: str, number: int) -> _Pixels:
 
 @functools.cache
 def looks(classes: int, seed: int) -> tuple[Look, ...]:
-    """What each class looks like: as few values of every trait as make so many combinations.
+    """What each class looks like: as few values of every trait as make that many combinations.
 
     >>> sorted({(look.motif, round(look.hue, 2), round(look.angle)) for look in looks(8, seed=42)})
     [(0, 0.0, 22), (0, 0.0, 68), (0, 0.5, 22), (0, 0.5, 68), (1, 0.0, 22), (1, 0.0, 68), (1, 0.5, 22), (1, 0.5, 68)]

@@ -1,4 +1,4 @@
-"""The experiment: how long steps take, an undisturbed run of so many, and the same with kills; a row of each."""
+"""The experiment: how long steps take, an undisturbed run, and the same with kills; a row of each."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def trial(setup: Setup, name: str, steps: int, *, elastic: bool) -> Trial:
 
 
 def steps_for(step_s: list[float], setup: Setup) -> int:
-    """As many steps as fill the time that the kills take.
+    """The number of steps that fills the time that the kills take.
 
     >>> steps_for([0.01, 0.02, 0.01], Setup("mnist", 1, 2, 2, kills=3, every_s=5.0, seeds=(1,)))
     2000

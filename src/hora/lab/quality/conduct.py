@@ -48,7 +48,7 @@ def has_diverged(outcome: TrialOutcome) -> bool:
 
 
 def state_of(outcome: TrialOutcome) -> str:
-    """As the tables say it: done, diverged, out of memory, failed, timeout, interrupted."""
+    """The state as the tables show it: done, diverged, out of memory, failed, timeout, interrupted."""
     return "diverged" if has_diverged(outcome) else outcome.state
 
 

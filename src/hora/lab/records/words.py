@@ -37,7 +37,7 @@ def best_of(facts: Mapping[str, Any]) -> str:
 
 
 def worth(name: str, value: float) -> float:
-    """To be compared with others of its kind: more is better.
+    """A key to compare measures by: more is better.
 
     >>> worth("images_per_s", 5.0), worth("best_val_loss", 5.0)
     (5.0, -5.0)

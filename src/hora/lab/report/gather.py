@@ -1,5 +1,5 @@
-"""From paths to what can be told: experiments with their trials, runs, timelines, benchmarks. What cannot be read is
-said in ``problems``, and the rest goes on."""
+"""Reads the paths of a report: experiments with their trials, runs, timelines, benchmarks. What cannot be read is
+said in ``problems``, and the rest continues."""
 
 from __future__ import annotations
 

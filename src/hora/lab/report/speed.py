@@ -69,7 +69,7 @@ def speed_rows(gathered: ReportInput) -> list[Row]:
 
 
 def _of_run(ran: ReportedRun) -> Row | None:
-    """Of a run by itself; the lab's figures if it has them."""
+    """A row of a single run; the lab's figures if it has them."""
     if ran.file is None or not ran.file.result:
         return None
     result, outcome = ran.file.result, ran.outcome
@@ -212,7 +212,7 @@ class SpeedUp(NamedTuple):
 
 
 def _speed_ups(rows: Sequence[Row]) -> Iterator[SpeedUp]:
-    """As the rows have it, or from their images/s."""
+    """The speed-ups in the rows, or computed from their images/s."""
     pairs = named(rows)
     for name in dict.fromkeys(name for name, row in pairs if row.get("strategy") == "ddp"):
         yield SpeedUp(name, 1.0, 1.0)  # one worker averages with nobody: it stands in Hora's rows

@@ -105,7 +105,7 @@ def machine(seen: Evidence) -> list[TimelineFinding]:
         return []  # it may be chance
     running = conditions.per_machine * conditions.threads
     title = "the workers slow each other down without communicating"
-    cause = "Each has cores of its own, so they share what cores share: caches, memory bandwidth, power"
+    cause = "Each has cores of its own, so they compete for caches, memory bandwidth and power"
     change = (
         "No library can win this back: spread the workers over more hosts, which would gain up to "
         f"{share_text(share)}; or need less memory traffic (--set precision=bf16 where the processor has it, larger "
@@ -116,7 +116,7 @@ def machine(seen: Evidence) -> list[TimelineFinding]:
         cause = f"Other processes took {share_text(conditions.others)} of this machine meanwhile"
         change = f"End them, or wait for them, and measure again: up to {share_text(share)} less time a step"
     elif conditions.workers_per_host == 1:
-        title = "a worker beside others is slower, although each has a host of its own"
+        title = "each worker is slower when others run, although each has its own host"
         cause = "The hosts differ, or they are one machine"
         change = (
             "Measure the hosts one by one (-H with one of them), and see with `hora doctor -H` what cores each has: "

@@ -198,7 +198,7 @@ def _by_node(rows: list[dict[str, Any]], hosts: str) -> list[dict[str, Any]]:
 
 
 def _link(seen: Evidence) -> dict[str, Any] | None:
-    """As the record has it."""
+    """The link as the record has it."""
     link = seen.link
     if link is None:
         return None
@@ -254,7 +254,7 @@ def _seen(
 
 
 def _hosts(workers: int, hosts: str) -> int:
-    """On how many hosts so many workers are, if hosts are filled in order.
+    """The number of hosts of that many workers, if hosts are filled in order.
 
     >>> _hosts(2, ""), _hosts(2, "h1:2,h2:2"), _hosts(3, "h1:2,h2:2")
     (1, 1, 2)
@@ -320,6 +320,6 @@ def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if low is not None and high is not None and high - low > 2 * NOISY:
             found.append(
                 f"caution: efficiency with {row['workers']} workers ({row['mode']}) is only known to be between "
-                f"{share_text(low)} and {share_text(high)}; more --repeats, or a quieter machine, would tell"
+                f"{share_text(low)} and {share_text(high)}; more --repeats, or a quieter machine, would help"
             )
     return found

@@ -158,7 +158,7 @@ def _moving(seen: Evidence) -> list[TimelineFinding]:
 
 
 def faster(seen: Evidence, link: HostTraffic) -> list[tuple[int, float, float]]:
-    """What a link so many times as fast would give: times, the share of a step saved, and the speed-up then."""
+    """What a link that many times as fast would give: times, the share of a step saved, and the speed-up then."""
     made = []
     for times in FASTER:
         gain = link.share * (1 - 1 / times)

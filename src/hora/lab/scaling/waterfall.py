@@ -122,7 +122,7 @@ def above_ideal(value: float | None) -> bool:
 
 
 def plain(found: Sequence[Part]) -> list[Mapping[str, Any]]:
-    """As the record has it."""
+    """The parts as the record has them."""
     return [
         {
             "part": each.part,

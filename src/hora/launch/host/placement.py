@@ -211,6 +211,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _first_number(text: str) -> int | None:
-    """Of a list for nested loops, as OpenMP allows, the outermost."""
+    """The first number of a list for nested loops, as OpenMP allows, which is the outermost."""
     first = text.partition(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) > 0 else None

@@ -65,7 +65,7 @@ def _slurm(env: Mapping[str, str], nodes: str) -> Allocation:
         raise EnvironmentUnfit(f"what Slurm says of its allocation cannot be read: {error}") from None
     if len(names) != len(counts):
         raise EnvironmentUnfit(
-            f"Slurm names {len(names)} nodes (SLURM_JOB_NODELIST={nodes}) but tells the tasks of {len(counts)} "
+            f"Slurm names {len(names)} nodes (SLURM_JOB_NODELIST={nodes}) but lists the tasks of {len(counts)} "
             f"(SLURM_TASKS_PER_NODE={env.get('SLURM_TASKS_PER_NODE')}). Variables of two jobs are mixed; give the "
             "hosts yourself with -H."
         )

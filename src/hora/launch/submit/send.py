@@ -95,7 +95,7 @@ def _submit(command: tuple[str, ...], scheduler: Scheduler, script: Path, sent: 
     message = f"{scheduler.program} {what}{': ' + said if said else ''}. The script is in {script}."
     if sent:
         ids = [job.id for job in sent]
-        message += f" Submitted before that: {', '.join(ids)}; take them back with '{scheduler.cancel(ids)}'."
+        message += f" Submitted before that: {', '.join(ids)}; cancel them with '{scheduler.cancel(ids)}'."
     raise EnvironmentUnfit(message + " Correct what it says and submit again.")
 
 

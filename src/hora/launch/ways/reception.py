@@ -25,7 +25,7 @@ __all__ = ["Reception"]
 
 
 class Reception:
-    """Of one job. What it opens is closed with ``stack``; ``room`` connections may wait to say which host they are."""
+    """The listening sockets of one job, closed with ``stack``; ``room`` connections may wait to be identified."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
 
     @property
     def loss_weights(self) -> tuple[float, float, float]:
-        """Of generation, auxiliary and ecal."""
+        """The weights of the generation, auxiliary and ecal losses."""
         return self.generation_weight, self.auxiliary_weight, self.ecal_weight
 
     @property

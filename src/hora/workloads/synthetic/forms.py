@@ -73,7 +73,7 @@ def horovod_total(speeds: Sequence[float], workers: int, device: str) -> list[st
 
 
 class WorkerSpeed(NamedTuple):
-    """Of one worker: its mean, the error of that, and the jitter, in samples a second."""
+    """The speed of one worker: mean, standard error and jitter, in samples a second."""
 
     mean: float
     uncertainty: float
@@ -81,7 +81,7 @@ class WorkerSpeed(NamedTuple):
 
 
 def speed(batch: int, seconds: Sequence[float]) -> WorkerSpeed:
-    """The speed of batches that took so many seconds each.
+    """The speed of batches that took that many seconds each.
 
     >>> found = speed(10, [0.1, 0.1, 0.2])
     >>> round(found.mean, 2), round(found.uncertainty, 2), found.jitter

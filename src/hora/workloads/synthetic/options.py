@@ -55,7 +55,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """With ``max_steps``, so many in all: what is timed becomes less, then the batches before it.
+        """Options from what was given. ``max_steps`` reduces the measured steps first, then warm-up batches.
 
         >>> made = Options.of({"max_steps": 25})
         >>> made.warmup_batches, made.iters, made.batches_per_iter
@@ -87,7 +87,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
             )
         if self.max_minutes:
             raise UsageError(
-                f"--max-minutes {self.max_minutes:g}: the synthetic workload measures so many batches and then ends. "
+                f"--max-minutes {self.max_minutes:g}: the synthetic workload measures a fixed number of batches. "
                 "Leave it out, or take another workload."
             )
         for name in ("emulate_workers", "logical_workers", "accumulate"):
@@ -99,7 +99,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
                 )
         if self.resume != "no":
             raise UsageError(
-                f"--resume {self.resume}: the synthetic workload keeps nothing to go on from. Leave it out."
+                f"--resume {self.resume}: the synthetic workload keeps nothing to continue from. Leave it out."
             )
         if 0 < self.image_size < 32:
             raise UsageError(f"--image-size {self.image_size} is too small for these networks. Give 32 or more.")
