@@ -143,7 +143,7 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """The one with the best value of the fact this store was told to watch; of equals the newest."""
+        """The one with the best value of the fact that this store watches; of equals the newest."""
         return self._best_of(self.all())
 
     def _best_of(self, checkpoints: list[Checkpoint]) -> Checkpoint | None:

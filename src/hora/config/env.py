@@ -136,7 +136,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 
 class Secret(bytes):
-    """Bytes that nobody prints by accident."""
+    """Bytes that are not printed by accident."""
 
     def __repr__(self) -> str:
         return "Secret()"
@@ -260,7 +260,7 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 @contextlib.contextmanager
 def during(**variables: str) -> Iterator[None]:
-    """Set variables for a library that can be told in no other way, and put back what was there.
+    """Set variables for a library that cannot be configured in another way, and restore the old values.
 
     >>> with during(NOBODY_READS_THIS="1"):
     ...     environ()["NOBODY_READS_THIS"]
@@ -291,7 +291,7 @@ def environ() -> Mapping[str, str]:
 
 
 def quiet_tensorflow(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variable that keeps TensorFlow from telling every process how it was compiled; its errors are still told.
+    """The variable that suppresses TensorFlow's messages about how it was compiled; its errors are still printed.
     Nothing if the user has set it.
 
     >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})

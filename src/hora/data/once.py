@@ -40,7 +40,7 @@ class StatusReporter(Protocol):
 
 
 class NoStatus:
-    """Tells nobody.
+    """Reports nothing.
 
     >>> NoStatus().progress("copying", 1, 2)
     """
@@ -53,7 +53,7 @@ class NoStatus:
 
 
 class FolderLock:
-    """The right to make a folder. What is said here is what those who wait for it are shown."""
+    """The right to make a folder. Its messages are shown to the processes that wait for it."""
 
     def __init__(self, lock: int, reporter: StatusReporter) -> None:
         self._lock, self._reporter, self._said = lock, reporter, 0.0

@@ -91,7 +91,7 @@ def _from_web(
 
 
 def _download(url: str, path: Path, reporter: StatusReporter, timeouts: FetchTimeouts) -> bool:
-    """All of it, in as many tries as it makes progress in; tells whether some of it was there from an earlier run."""
+    """Download all of it, retrying while there is progress; returns whether a part was there from an earlier run."""
     resumed = path.exists()
     pauses = iter(timeouts.pauses_s)
     while True:

@@ -20,11 +20,11 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """What came of one thing that was tried.
+    """The result of a check.
 
-    ``problem``: something does not work; ``warning``: it will disappoint; ``note``: worth knowing; ``not here``: this
-    machine does not have it, which is no fault. ``stops`` marks a problem because of which no job can run. Name, group
-    and what was tried are the check's, unless it says otherwise.
+    ``problem``: something does not work; ``warning``: it is slow or may fail; ``note``: worth knowing; ``not here``:
+    this machine does not have it, which is fine. ``stops`` marks a problem with which no job can run. Name, group and
+    ``tried`` are the check's by default.
     """
 
     status: Status

@@ -73,7 +73,7 @@ Told = Callable[[Check, list[CheckResult]], None]
 
 
 def conduct(checks: Sequence[Check], machine: Machine, begun: Callable[[Check], None], told: Told) -> list[CheckResult]:
-    """Run all checks; ``told`` hears of each as it ends. Findings are in the order of the checks.
+    """Run all checks; ``told`` is called for each as it ends. Findings are in the order of the checks.
 
     >>> check = Check("core", "", lambda machine: CheckResult("ok", "it loads"))
     >>> [found.status for found in conduct([check], Machine({}), lambda check: None, lambda check, found: None)]

@@ -66,7 +66,7 @@ class Disk(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """A network interface; ``speed_mbit`` is 0 where nobody knows."""
+    """A network interface; ``speed_mbit`` is 0 if it is unknown."""
 
     name: str
     addresses: tuple[str, ...]
@@ -190,7 +190,7 @@ class Machine:
 
 
 def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a group: asked first, because a launcher has workers to end, then by force. Returns what it had said."""
+    """End a group: asked first, because a launcher has workers to end, then by force. Returns its output."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGTERM)
     try:

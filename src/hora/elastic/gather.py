@@ -69,7 +69,7 @@ class Gatherer:
         return taken
 
     def note_end(self, worker: int, *, fault: bool) -> None:
-        """This worker's process has ended; the hub is told next."""
+        """This worker's process has ended; the hub is notified next."""
         self._ends[worker] = fault
 
     # ---- the hub's thread ----

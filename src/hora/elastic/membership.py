@@ -1,4 +1,4 @@
-"""Membership: who is in the job. Pure: events and the time in, actions out; no clock, no process, no socket.
+"""Membership: which workers are in the job. Pure: events and the time in, actions out; no clock, no process, no socket.
 
 A *generation* is a fixed list of workers. It ends when one of them dies or leaves it; those who are left come back and
 say hello, and with whoever else is ready they are the next one. The launcher alone decides this, so two halves of a job

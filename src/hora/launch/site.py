@@ -66,7 +66,7 @@ class ElasticSite(AnySite, Protocol):
         """Those whose process is stopped at this moment, as far as is known."""
 
     def complaint(self) -> str:
-        """What is to be told of hosts that cannot be used; empty if nothing is new."""
+        """A message about hosts that cannot be used; empty if nothing is new."""
 
     def hopeless(self) -> str:
         """Why no host at all can be used, if that is certain."""

@@ -1,4 +1,4 @@
-"""What a job is expected to take, as `hora plan` says it: for these workers, for many more, and on what assumptions."""
+"""The forecast that `hora plan` prints: for these workers, for many more, and its assumptions."""
 
 from __future__ import annotations
 

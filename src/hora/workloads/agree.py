@@ -1,4 +1,4 @@
-"""What all ranks must have alike before they train together: found out at the start, and told to all of them.
+"""What all ranks must have alike before they train together: compared at the start, and reported on all of them.
 
 A rank that fails alone leaves the others waiting, and the reason is in one log of many. So whatever may fail on some
 ranks only (a folder that is missing on one host) is done here, and fails on all of them with the same words.

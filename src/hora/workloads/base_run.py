@@ -1,4 +1,4 @@
-"""What a run is, whichever framework computes: where it is, what it keeps, when, and what it tells.
+"""What a run is, whichever framework computes: its position, what it saves and when, and what it prints.
 
 ``hora.workloads.run`` (torch) and ``hora.workloads.keras_run`` derive from it, and say how a step is driven and what
 of theirs goes into a checkpoint. Nothing here computes with one.
@@ -49,7 +49,7 @@ class BaseRun(ABC):
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
-        quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
+        quiet: The workload prints lines of its own; the run prints nothing about steps and epochs.
         fields: More to put into a checkpoint, plain data; called on rank 0.
         names: A checkpoint's file name from (finished epochs, step, whether at an epoch's end).
         best_name: A second name for the best checkpoint.
@@ -113,7 +113,7 @@ class BaseRun(ABC):
         preempted()  # from now on a signal is a request to save and leave
 
     def _take_files(self) -> None:
-        """The first rank keeps the run's files and tells of it; if it was lost, another one does."""
+        """The first rank writes the run's files and messages; if it was lost, another one does."""
         if (self._record is None) == self._is_first:
             self._close_files()
             self._record, self._note = self._open_files() if self._is_first else (None, None)
@@ -324,7 +324,7 @@ class BaseRun(ABC):
             self.say("  ".join([f"{what} done in {seconds:.1f} s", *progress.metrics_text(means | self.validation)]))
 
     def _tell_end(self) -> None:
-        """What came of it, where it is, and what to do with it."""
+        """Print the results, where they are, and what to do with them."""
         clock, folder, found = self._clock, str(self.options.out_folder), self.validation
         took = self.step_number, clock.seconds, clock.images_per_s
         self.say(progress.the_end(*took, found, self.checkpoint, folder))

@@ -91,7 +91,7 @@ def try_out(framework: str, environ: Mapping[str, str]) -> Bf16Support:
 
 
 def settings(options: WorkloadOptions, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """The variables that workers need to compute as they are asked to; ``say`` tells the user of them. Raises if there
+    """The variables that workers need to compute in the chosen precision; ``say`` reports them. Raises if there
     are none.
 
     >>> settings(WorkloadOptions(), {}, print)

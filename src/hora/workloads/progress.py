@@ -1,7 +1,7 @@
 """How a run reports its progress: a bar on a terminal, plain lines in a log.
 
-Rank 0 tells. Under `hora train -np N` its output goes through the launcher, which then draws the bar: the worker sends
-what there is to draw in marked lines (``MARK``), and the launcher's ``ProgressListener`` picks them out.
+Rank 0 reports. Under `hora train -np N` its output passes the launcher, which draws the bar: the worker sends
+its values in marked lines (``MARK``), and the launcher's ``ProgressListener`` picks them out.
 """
 
 from __future__ import annotations

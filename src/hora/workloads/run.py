@@ -1,4 +1,4 @@
-"""A run: where it is, what it keeps and what it tells. The loop of a workload is written around one.
+"""A run: its position, what it saves and what it prints. The loop of a workload is written around one.
 
 ::
 
@@ -113,7 +113,7 @@ class TorchRun(BaseRun):
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
-        quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
+        quiet: The workload prints lines of its own; the run prints nothing about steps and epochs.
         compression: What the optimizer got, if it has a memory to be kept.
         rest: ``Distributed.rest`` of each network, for runs that take turns.
         model_field: What the model is called in a checkpoint.

@@ -22,7 +22,7 @@ __all__ = ["RunCheckpoints", "fitting"]
 
 @contextmanager
 def fitting(content: Mapping[str, Any], path: Path, workload: str) -> Iterator[None]:
-    """Inside, a checkpoint is put into model and optimizer; what is against that is said in a sentence."""
+    """Inside, a checkpoint is put into model and optimizer; an error becomes one sentence."""
     theirs = content.get("run", {}).get("workload", workload)
     if theirs != workload:
         raise UsageError(f"{path} is of {theirs}, not of {workload}. Give another checkpoint.")

@@ -1,4 +1,4 @@
-"""`hora lab list`, `show` and `compare`: what was run, and what came of it. The work is in ``hora.lab.records``."""
+"""`hora lab list`, `show` and `compare`: what was run, with what result. The work is in ``hora.lab.records``."""
 
 from __future__ import annotations
 

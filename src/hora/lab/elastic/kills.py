@@ -1,5 +1,5 @@
 """Kills by plan: every few seconds a worker, chosen by a seed, gets SIGKILL. Who is in the job is read from its
-record, so that nobody else's process is ever meant; the last worker is spared, for it holds all there is."""
+record, so that no other process is ever killed; the last worker is spared: it has the only copy of the state."""
 
 from __future__ import annotations
 

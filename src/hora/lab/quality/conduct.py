@@ -59,7 +59,7 @@ def conduct(book: ExperimentWriter, trial: Trial) -> TrialOutcome:
 
 
 def result_text(outcome: TrialOutcome) -> str:
-    """What came of it, in a few words."""
+    """The outcome, in a few words."""
     if not outcome.done:
         return state_of(outcome)
     run = learned(outcome.epochs)

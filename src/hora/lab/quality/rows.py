@@ -48,7 +48,7 @@ def row(
     minutes: Sequence[float] = (),
     step_time: StepTime | None = None,
 ) -> dict[str, Any]:
-    """What came of one factor on that many workers."""
+    """The result of one factor on that many workers."""
     options = setup.recipe.options(cell.factor, cell.workers)
     plan = options.plan(1 << 40, cell.workers)
     processes = processes_for(cell.workers, setup.processes)

@@ -1,4 +1,4 @@
-"""What the table says: whether the rate must grow with the workers, whether that loses something, what recovers it.
+"""The verdict on a table: whether the rate must grow with the workers, whether that loses something, what recovers it.
 
 Each sentence compares means over seeds and says whether the difference is more than the seeds' spread: whether the 95 %
 interval of it (Welch's) leaves out zero. With one seed nobody knows, and that is said.

@@ -78,7 +78,7 @@ def print_list(out: Console, lines: Sequence[RecordSummary], runs: Path) -> None
 
 
 def print_run(out: Console, run: RunFolder) -> None:
-    """A run: what it was, where, and what came of it. BadData, after all else, if the lab's outcome is incomplete."""
+    """A run: options, environment and results. BadData, after all else, if the lab's outcome is incomplete."""
     file, state = run.file, state_of(run.file)
     outcome, problem = _outcome(run)
     if outcome is not None and state in ("done", "failed", "died"):

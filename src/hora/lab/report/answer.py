@@ -1,4 +1,4 @@
-"""What it all says, first: a sentence for every experiment, and the findings with what to change."""
+"""The answer, which comes first: a sentence for every experiment, and the findings with what to change."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def answer(gathered: ReportInput) -> ReportAnswer:
 
 
 def _cautions(measured: ReportedExperiment, gathered: ReportInput) -> list[str]:
-    """What cannot be, what is slower than one worker, and what the link does, in the terminal's words."""
+    """Warnings: impossible results, jobs slower than one worker, and the link, in the terminal's words."""
     if measured.experiment.kind != "scaling":
         return []
     of = f"{measured.name}: " if len(gathered.experiments) > 1 else ""

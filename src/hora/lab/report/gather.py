@@ -38,7 +38,7 @@ class ReportedRun(msgspec.Struct, kw_only=True):
 
 
 class ReportedExperiment(msgspec.Struct, kw_only=True):
-    """An experiment and its trials. ``name`` is its title, with what tells it from others of that title."""
+    """An experiment and its trials. ``name`` is its title, with what distinguishes it from others of that title."""
 
     folder: Path
     experiment: Experiment

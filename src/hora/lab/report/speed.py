@@ -118,7 +118,7 @@ def named(
 
 
 def _of_its_own(title: str) -> str:
-    """What tells an experiment from others of its title, or all of its name.
+    """What distinguishes an experiment from others of its title, or all of its name.
 
     >>> _of_its_own("mnist: scaling (before)"), _of_its_own("mnist: scaling")
     ('before', 'mnist: scaling')

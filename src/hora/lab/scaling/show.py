@@ -56,7 +56,7 @@ def _waiting(row: Row) -> str:
 
 
 def headlines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What must be said first about rows of one mode: what cannot be, and what is worse than one worker.
+    """Warnings about rows of one mode: impossible results, and those worse than one worker.
 
     >>> headlines([{"workers": 2, "above_ideal": True, "efficiency": 1.42, "slower_than_one": False, "link": None}])
     ['(!) 142 % of ideal with 2 workers is impossible; do not trust it.']

@@ -22,7 +22,7 @@ QUESTIONS = (
 
 
 def answers(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One finding a question; what was not run is said."""
+    """One finding per question; it also says what was not run."""
     speeds = [row for row in rows if row["what"] == "throughput"]
     qualities = [row for row in rows if row["what"] == "quality"]
     parts = (_throughput(speeds), _naive(qualities), _remedies(qualities))

@@ -91,7 +91,7 @@ def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:
 
 
 def methods(job: GridSetup) -> list[str]:
-    """How images/s were made, for whoever reads them later."""
+    """How images/s were measured."""
     runs = "one run" if job.repeats == 1 else f"{job.repeats} runs, taken by turns,"
     return [
         f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps "
@@ -153,7 +153,7 @@ def trial_text(trial: Trial) -> str:
 
 
 def speed_text(outcome: TrialOutcome) -> str:
-    """What came of it, in a word or two."""
+    """The result, in a few words."""
     if not outcome.done:
         return outcome.state
     return (

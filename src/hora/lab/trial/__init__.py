@@ -119,7 +119,7 @@ def run(
 
 
 def load(folder: Path) -> TrialOutcome:
-    """What a trial's folder says came of it; BadData if it does not."""
+    """The outcome in a trial's folder; BadData if there is none."""
     return run_folder.read_json(
         folder / FILE, TrialOutcome, "Give the folder of a trial: one of trials/ in an experiment."
     )

@@ -126,7 +126,7 @@ def first_batch_s(folder: Path, started: float) -> float:
 
 
 def training_time(folder: Path) -> tuple[float, float]:
-    """When the steps after the first one began and ended, as ``time.time()`` counts; all of time if nobody knows."""
+    """When the steps after the first one began and ended, as ``time.time()`` counts; unbounded if unknown."""
     try:
         file = run_folder.read(folder)
     except BadData:

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @functools.cache
 def read_topology(root: Path = Path("/sys/devices/system")) -> Topology:
-    """The machine's CPUs as the kernel tells them; empty where it does not.
+    """The machine's CPUs as the kernel reports them; empty where it does not.
 
     >>> read_topology(Path("/nonexistent"))
     {}

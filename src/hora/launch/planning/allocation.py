@@ -23,7 +23,7 @@ class Allocation(NamedTuple):
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation that the environment tells of, if any.
+    """The allocation that the environment describes, if any.
 
     >>> found = find_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"})
     >>> found.system, found.hosts

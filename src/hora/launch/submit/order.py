@@ -114,7 +114,7 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_pattern(self) -> str:
-        """Where the output goes, under a name that tells the experiment apart."""
+        """Where the output goes, under a name that identifies the experiment."""
         if self.output and not (self.output.endswith("/") or Path(self.output).is_dir()):
             return self.output
         folder = self.output.rstrip("/") or ("logs" if not self.output else "/")

@@ -55,7 +55,7 @@ def commands(order: BatchJob, scheduler: Scheduler, script: Path) -> Iterator[tu
 
 
 def send(order: BatchJob, scheduler: Scheduler, script: Path) -> list[Submitted]:
-    """Submit the script; each job of a chain after the one before. A scheduler's refusal is told in its words."""
+    """Submit the script; each job of a chain after the one before. If the scheduler refuses, its message is shown."""
     if shutil.which(scheduler.program) is None:
         raise EnvironmentUnfit(
             f"{scheduler.program} was not found, so nothing was submitted; the script is in {script}. "

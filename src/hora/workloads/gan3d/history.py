@@ -1,4 +1,4 @@
-"""What is told and kept after each epoch: the loss table, and the history of the whole run in files.
+"""What is printed and saved after each epoch: the loss table, and the history of the whole run in files.
 
 ``history.json`` and upstream's two pickles have plain lists and dictionaries only. Upstream's analysis file held the
 last epoch alone, with the two errors under each other's names; here it holds all, under their own.

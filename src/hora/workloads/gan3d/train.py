@@ -117,7 +117,7 @@ def update(
 
 
 def test(run: BaseRun, game: TrainedGan, data: Data, epoch: int, autocast: AbstractContextManager[Any]) -> None:
-    """What is found out, told and kept after an epoch, on all ranks."""
+    """Test after an epoch, print the losses and save them, on all ranks."""
     run.say(f"\nTesting for epoch {epoch + 1}:")
     means = run.means()
     trained = {name: [means[f"{name}_{column}"] for column in COLUMNS] for name in NETWORKS}
@@ -161,7 +161,7 @@ def write_weights(run: TorchRun, game: TorchGan, epoch: int) -> None:
 
 
 def keep(write: Callable[..., None], *arguments: Any) -> None:
-    """Write something; what the disk has against it is said in a sentence."""
+    """Write something; an error of the disk becomes one sentence."""
     try:
         write(*arguments)
     except OSError as error:

@@ -207,7 +207,7 @@ def states_in(path: str) -> dict[str, Any]:
 
 @contextmanager
 def fitting_weights(path: str) -> Iterator[None]:
-    """Inside, weights are read and put into a network; what is against that is said in a sentence."""
+    """Inside, weights are read and put into a network; an error becomes one sentence."""
     try:
         yield
     except Exception as error:  # frameworks raise whatever they meet

@@ -98,7 +98,7 @@ def speed(batch: int, seconds: Sequence[float]) -> WorkerSpeed:
 def tf_header(
     *, version: str, model: str, dataset: str, batch: int, workers: int, batches: int, epochs: float, device: str
 ) -> list[str]:
-    """What is said before anything runs. The first line names what computes, which is not TensorFlow here.
+    """The lines before anything runs. The first line names what computes, which is not TensorFlow here.
 
     >>> for line in tf_header(version="2.13.0", model="resnet50", dataset="imagenet", batch=64, workers=2, batches=100,
     ...                       epochs=0.01, device="cpu"):
