@@ -91,7 +91,7 @@ def test_what_was_interrupted_goes_on_and_nothing_is_mixed(folders: Path, tmp_pa
     assert (made.parts, made.kept) == (7, 5) and not list(again.glob(".*.part"))
     for file in whole.folder.glob("*.tar"):
         assert file.read_bytes() == (again / file.name).read_bytes()
-    with pytest.raises(UsageError, match=r"prepared in another way \(.*per_shard 10"):
+    with pytest.raises(UsageError, match=r"prepared with other settings \(.*per_shard 10"):
         convert(places(folders), again, format="tar", per_shard=11, shape=Shape(square=32))
     with pytest.raises(UsageError, match="has something else in it"):
         convert(places(folders), folders, format="tar")
@@ -175,7 +175,7 @@ def test_bad_input_is_named_and_nothing_is_written(tars: Path, tmp_path: Path) -
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
         assert not (tmp_path / "out").exists()
     done = run_hora("data", "prepare", "imagenet", "--train", tars / TRAIN, "--val", tars / VAL, cwd=tmp_path)
-    assert done.returncode == 2 and "Give --devkit, or --labels" in done.stderr
+    assert done.returncode == 2 and "Give one of them: --devkit or --labels" in done.stderr
 
 
 def test_labels_as_they_go_around(tmp_path: Path) -> None:

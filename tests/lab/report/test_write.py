@@ -96,7 +96,7 @@ def test_more_than_ideal_is_flagged_and_never_headlined(tmp_path: Path) -> None:
     found = gather([place])
     said = answer.answer(found)
     assert "142" not in str(said.words[0]) and "2.84" not in str(said.words[0]) and "no answer" in str(said.words[0])
-    assert any("142 % of ideal with 2 workers cannot be" in caution for caution in said.cautions)
+    assert any("142 % of ideal with 2 workers is impossible" in caution for caution in said.cautions)
     sections = write.sections(found)
     table = next(table for section in sections for table in section.tables if table.title == "mnist: weak scaling")
     assert table.marks == ["", "above ideal"] and "142 % ⚠" in [cell.text for cell in table.rows[1]]
