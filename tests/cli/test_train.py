@@ -33,7 +33,7 @@ def test_every_workload_is_listed_with_its_flags() -> None:
     text = " ".join(shown("mnist", "--help").split())
     for flag in ("-np", "--epochs", "--emulate-workers", "--resume", "--network [tensorflow|horovod]", "--save-every"):
         assert flag in text
-    assert "Samples each worker takes at a time. [default: 100]" in text
+    assert "Batch size per worker. [default: 100]" in text
 
 
 def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) -> None:
