@@ -1,10 +1,10 @@
-"""What a step in company costs, and how much of that is communication.
+"""What a step costs when workers wait for each other, and how much of that is communication.
 
     hora run -np 2 python bench/synchrony.py
 
 trains TensorFlow's CNN for MNIST with Adam, batch 100, on random images, in three ways by turns: every process for
 itself; for itself, but all meet before ``optimizer.step()``; and with Hora. What the second takes longer than the first
-is the price of waiting for the slowest, and of wanting memory all at the same moment.
+is the cost of waiting for the slowest, and of using memory all at the same moment.
 """
 
 from __future__ import annotations

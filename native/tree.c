@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char nonsense[] = "a host said something that makes no sense";
+static const char nonsense[] = "a host sent an invalid message";
 static const char no_memory[] = "there is no memory for what hosts agree on";
 
 /* An operation that some parts have told of. */

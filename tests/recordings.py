@@ -50,17 +50,17 @@ class Recording(NamedTuple):
 
 
 RECORDINGS = (
-    Recording("", "What there is."),
+    Recording("", "All commands."),
     Recording("trian mnist", "A typing mistake."),
-    Recording("doctor --only processor", "What works on this machine, or a part of that."),
-    Recording("train mnist -np 2", "Data that is not there."),
+    Recording("doctor --only processor", "What works on this machine, or a part of the checks."),
+    Recording("train mnist -np 2", "Missing data."),
     Recording("data make digits --samples 2000", "A data set to begin with."),
     Recording("data make textures --samples 40 --classes 4 --size 64 --format tars --to published",
               "ImageNet's archives, in small."),
     Recording("data prepare imagenet --train published/ILSVRC2012_img_train.tar --val published/ILSVRC2012_img_val.tar "
               "--labels published/validation_labels.txt --format tar", "And shards to train on, made from them."),
     Recording("train mnist -np 2 --epochs 2", "Training on two workers; a bar has steps, speed and ETA meanwhile."),
-    Recording("train mnist -np 2", "A run that is there is not overwritten; what all workers say is said once."),
+    Recording("train mnist -np 2", "An existing run is not overwritten; a message of all workers is printed once."),
     Recording("run python shapes.py -np 2", "Options come before the command."),
     Recording("run -np 2 python shapes.py", "Workers that disagree."),
     Recording("run -np 2 python uneven.py", "A worker with more batches than the other."),

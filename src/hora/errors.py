@@ -106,7 +106,7 @@ class MismatchError(HorovodInternalError):
 
 
 class DeadlockError(HorovodInternalError):
-    """Ranks wait for one another in a circle, so none of them can ever go on."""
+    """Ranks wait for one another in a circle, so none of them can ever continue."""
 
 
 class StallError(HorovodInternalError):

@@ -1,6 +1,6 @@
-"""Files that are whole or not there: written beside their place under a name of their own, then renamed.
+"""Files that are complete or absent: written beside their place under a name of their own, then renamed.
 
-Several processes, also of several hosts, may write the same file at once; one is last, and its file is whole. What is
+Several processes, also of several hosts, may write the same file at once; the last one's file stays. What is
 no ordinary file, such as /dev/stdout or a pipe, is written itself, and a link stays a link.
 """
 
@@ -53,7 +53,7 @@ def replacing_path(path: Path) -> Iterator[Path]:
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write, which becomes ``path`` when the block ends well; else nothing is left of it.
 
-    ``durable`` waits for the disk first, so that it is whole after a power cut too; a million small files need not.
+    ``durable`` waits for the disk first, so that it is complete after a power cut too; a million small files need not.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:

@@ -25,7 +25,7 @@ from hora.wire.listen import listen_tcp
 from hora.wire.reach import reach
 
 # What no sentence may look like.
-ACCIDENT = re.compile(r"the monitor stumbled|Segmentation fault|core dumped|Fatal Python error")
+ACCIDENT = re.compile(r"internal error in the|Segmentation fault|core dumped|Fatal Python error")
 
 PRELUDE = """
 import sys, threading, time

@@ -50,7 +50,7 @@ def test_everything(tmp_path: Path) -> None:
     assert done.returncode == 0 and result["can_run"] is True, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert [one for one in result["findings"] if one["told"].startswith("the check itself failed")] == []
-    status = {(one["room"], one["name"]): one["status"] for one in result["findings"]}
+    status = {(one["group"], one["name"]): one["status"] for one in result["findings"]}
     assert status["transports", "job"] == status["transports", "shared-memory"] == "ok"
     others = {name: status["transports", name] for name in ("gloo", "hora.torch", "mpi")}
     assert set(others.values()) <= {"ok", "not here"}, done.stdout

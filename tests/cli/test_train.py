@@ -33,7 +33,7 @@ def test_every_workload_is_listed_with_its_flags() -> None:
     text = " ".join(shown("mnist", "--help").split())
     for flag in ("-np", "--epochs", "--emulate-workers", "--resume", "--network [tensorflow|horovod]", "--save-every"):
         assert flag in text
-    assert "Samples each worker takes at a time. [default: 100]" in text
+    assert "Batch size per worker. [default: 100]" in text
 
 
 def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) ->
         (["mnist", "--network", "other"], "'other' is not one of"),
         (["mnist", "-np", "0"], "-np '0' is not a number of workers"),
         (["mnist", "--data", "nowhere", "-np", "2"], "Run 'hora data get mnist --to nowhere', or 'hora data make"),
-        (["mnist", "-np", "2", "--emulate-workers", "3"], "--emulate-workers 3 cannot be played by 2 processes"),
+        (["mnist", "-np", "2", "--emulate-workers", "3"], "--emulate-workers 3 cannot be divided among 2 processes"),
         (["cifar10", "--depth", "50"], "--depth 50: a ResNet v2 has 9n+2 layers"),
         (["cifar100"], "No such command 'cifar100'"),
         (["mnist", "--no-such-flag"], "No such option"),
@@ -143,12 +143,12 @@ def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Pat
     finally:
         process.kill()
     assert process.returncode == 75, said
-    assert "asked to leave: saved" in said and "continue with --resume auto" in said
+    assert "stopping as requested: saved" in said and "continue with --resume auto" in said
     assert not (tmp_path / "parts.json").exists()
 
     again = run_hora(*arguments("parts"), "--resume", "auto", timeout_s=TIMEOUT_S)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "going on from" in again.stdout
+    assert "resuming from" in again.stdout
     found, expected = (
         torch.load(json.loads((tmp_path / f"{out}.json").read_text())["checkpoint"], weights_only=True)
         for out in ("parts", "whole")

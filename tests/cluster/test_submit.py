@@ -170,7 +170,7 @@ def test_an_interrupted_job_is_requeued_and_goes_on(slurm: Slurm, tmp_path: Path
     try:
         wait_until(lambda: saved.exists() or job.state not in ("PENDING", "RUNNING"), JOB_S, "the first checkpoint")
         job.signal("USR1", *to)
-        job.wait_for("put back 1 times", JOB_S)
+        job.wait_for("requeued 1 of at most", JOB_S)
         output = job.wait(2 * JOB_S)
     finally:
         job.cancel()

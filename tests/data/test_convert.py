@@ -91,9 +91,9 @@ def test_what_was_interrupted_goes_on_and_nothing_is_mixed(folders: Path, tmp_pa
     assert (made.parts, made.kept) == (7, 5) and not list(again.glob(".*.part"))
     for file in whole.folder.glob("*.tar"):
         assert file.read_bytes() == (again / file.name).read_bytes()
-    with pytest.raises(UsageError, match=r"prepared in another way \(.*per_shard 10"):
+    with pytest.raises(UsageError, match=r"prepared with other settings \(.*per_shard 10"):
         convert(places(folders), again, format="tar", per_shard=11, shape=Shape(square=32))
-    with pytest.raises(UsageError, match="has something else in it"):
+    with pytest.raises(UsageError, match="contains other files"):
         convert(places(folders), folders, format="tar")
     (again / "train-000002.tar").write_bytes((again / "train-000003.tar").read_bytes())
     with pytest.raises(BadData, match="what was written is not what was read"):

@@ -76,7 +76,7 @@ def test_the_next_run_goes_on_too(tmp_path: Path, server: Server) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"97\.7 KB of it are kept"):
         fetch(small(Web(server.address)), tmp_path / "small", timeouts=hasty)
     assert not (tmp_path / "small").exists()
-    with pytest.raises(EnvironmentUnfit, match="broke off after 100,010 of"):
+    with pytest.raises(EnvironmentUnfit, match="the connection ended after 100,010 of"):
         fetch(small(Web(server.address)), tmp_path / "small", timeouts=hasty)
     fetch(small(Web(server.address)), tmp_path / "small", timeouts=QUICK)
     check(tmp_path / "small")
@@ -159,7 +159,7 @@ def test_one_archive_with_everything(tmp_path: Path) -> None:
 def test_an_archive_without_a_file_is_not_enough(tmp_path: Path) -> None:
     with serving(all_gz=_tar({"labels": LABELS})) as web:
         web.files["all.tar.gz"] = web.files.pop("all.gz")
-        with pytest.raises(EnvironmentUnfit, match="what came has no images"):
+        with pytest.raises(EnvironmentUnfit, match="the download has no images"):
             fetch(small(Web(web.address, "all.tar.gz")), tmp_path / "small", timeouts=QUICK)
     assert list(tmp_path.iterdir()) == []
 
@@ -242,7 +242,7 @@ def test_apt_by_the_packages_name_alone(
             "echo 'npm error code ENOTFOUND'; echo 'npm error network no such host'; exit 1",
             "ENOTFOUND; network no such",
         ),
-        ("exit 0", "it said nothing"),
+        ("exit 0", "it printed nothing"),
         ("echo garbage > small-1.0.tgz", "cannot be unpacked"),
         ("sleep 60", "did not end in 0.7 s"),
     ],
@@ -298,7 +298,7 @@ def test_a_disk_that_fills_up_is_given_back(tmp_path: Path, server: Server, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(origins, "_write", full)
-    with pytest.raises(EnvironmentUnfit, match="Make room"):
+    with pytest.raises(EnvironmentUnfit, match="Free some space"):
         fetch(small(Web(server.address)), tmp_path / "small", timeouts=QUICK)
     assert list(tmp_path.iterdir()) == []
 

@@ -66,7 +66,7 @@ def test_links_are_followed(tmp_path: Path, source: Path) -> None:
         stage(source, tmp_path / "local")
     (source / "train" / "loop").unlink()
     (source / "train" / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="leads nowhere"):
+    with pytest.raises(UsageError, match="is a broken link"):
         stage(source, tmp_path / "local")
 
 

@@ -30,8 +30,8 @@ def run(*checks: Check, machine: Machine | None = None) -> list[CheckResult]:
 
 
 def test_a_check_that_raises_is_a_finding() -> None:
-    found = run(Check("broken", "tried", broken, room="r"), Check("fine", "tried", fine, room="r"))
-    assert [(one.name, one.status, one.room) for one in found] == [("broken", "warning", "r"), ("fine", "ok", "r")]
+    found = run(Check("broken", "tried", broken, group="r"), Check("fine", "tried", fine, group="r"))
+    assert [(one.name, one.status, one.group) for one in found] == [("broken", "warning", "r"), ("fine", "ok", "r")]
     assert "RuntimeError: no such thing" in found[0].told
 
 
@@ -91,15 +91,15 @@ def test_what_measures_time_is_alone() -> None:
     assert beside == [set()] * 7
 
 
-def test_every_check_has_a_name_in_its_room_a_deadline_and_says_what_it_tried() -> None:
-    for room, checks in GROUPS.items():
+def test_every_check_has_a_name_in_its_group_a_deadline_and_says_what_it_tried() -> None:
+    for group, checks in GROUPS.items():
         assert len({check.name for check in checks}) == len(checks)
         for check in checks:
-            assert check.room == room and check.tried and 0 < check.deadline_s <= 300
+            assert check.group == group and check.tried and 0 < check.deadline_s <= 300
 
 
 def test_choosing() -> None:
-    assert {check.room for check in choose(["limits"])} == {"limits"}
+    assert {check.group for check in choose(["limits"])} == {"limits"}
     assert {"gloo", "cuda"} & {check.name for check in choose(quick=True)} == set()
     assert len(choose()) == sum(map(len, GROUPS.values()))
     with pytest.raises(UsageError, match="limits: nofile"):
@@ -107,11 +107,11 @@ def test_choosing() -> None:
 
 
 LONG = "h1 cannot connect to h2 (10.0.0.2: Connection refused, 192.168.7.2: no answer within 3 s), so no job can run"
-CHECKS = [Check(name, "", lambda machine: [], room=room) for room, name in [("a", "one"), ("b", "shared-memory")]]
+CHECKS = [Check(name, "", lambda machine: [], group=group) for group, name in [("a", "one"), ("b", "shared-memory")]]
 
 
 def finding(check: Check, **more: str) -> CheckResult:
-    return CheckResult(name=check.name, room=check.room, status="problem", told=LONG, fix=more.get("fix", "Open it."))
+    return CheckResult(name=check.name, group=check.group, status="problem", told=LONG, fix=more.get("fix", "Open it."))
 
 
 def shown(width: int, terminal: bool, order: list[int], encoding: str = "utf-8") -> str:
@@ -134,7 +134,7 @@ def test_lines_fit_and_everything_is_there(width: int) -> None:
     assert "✗ problem one" in words and "fix: Open it." in words and "no job can run" in words.replace("\n", " ")
 
 
-def test_rooms_keep_their_order() -> None:
+def test_groups_keep_their_order() -> None:
     text = shown(80, True, [1, 0])
     assert text.index("one") < text.index("shared-memory")
 

@@ -83,7 +83,7 @@ def test_without_anybody_who_holds_the_state_the_job_ends_unless_it_can_restart(
     lost = begin(ElasticLimits(1, 2), {"a": 2}, 2)
     lost.ended(0, 1.0, fault=True)
     *_, failure = lost.ended(1, 1.0, fault=True)
-    assert isinstance(failure, FailJob) and "nothing to go on from" in failure.text
+    assert isinstance(failure, FailJob) and "so the job cannot continue" in failure.text
     again = begin(ElasticLimits(1, 2, restartable=True), {"a": 2}, 2)
     again.ended(0, 1.0, fault=True)
     assert again.ended(1, 1.0, fault=True)[-1:] != [failure]

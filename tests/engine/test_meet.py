@@ -124,7 +124,7 @@ def test_what_happened_with_each_address_is_said() -> None:
 
 def test_without_the_secret_nothing_is_tried() -> None:
     world = World(rank=1, size=2, launcher="openmpi", hub_addresses=("127.0.0.1:9",))
-    with pytest.raises(EnvironmentUnfit, match="secret did not come along"):
+    with pytest.raises(EnvironmentUnfit, match="secret is missing"):
         meet(world, Settings(), (0, 1), 0)
 
 

@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 import click
 import pytest
 
+import hora
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TIMEOUT_S = 110
@@ -123,6 +125,7 @@ def test_citation_and_workflows_can_be_read() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install -r requirements/dev.txt")
     files = [ROOT / "CITATION.cff", ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")]
     read = {path.name: yaml.safe_load(path.read_text()) for path in files}
+    assert read["CITATION.cff"]["version"] == hora.__version__ and read["CITATION.cff"]["date-released"]
     assert all(read.values()) and ".ci/run" in json.dumps(read["ci.yml"])
     hooks = {hook["entry"].split()[0] for repo in read[".pre-commit-config.yaml"]["repos"] for hook in repo["hooks"]}
     assert hooks == {".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/lint-imports"}

@@ -55,7 +55,7 @@ class Jobs:
         try:
             done = run_hora(
                 "run", "-np", "2", sys.executable, "-m", "tests.keras.bodies", report, timeout_s=TIMEOUT_S, cwd=ROOT,
-                **surroundings(backend), HORA_DYNAMIC_PROCESS_SETS="1",
+                **surroundings(backend),
             )  # fmt: skip
             self._said[backend] = done.stdout + done.stderr
         except subprocess.TimeoutExpired as expired:

@@ -107,7 +107,6 @@ class Crew:
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             "HORA_TRANSPORT": {"shm+tcp": "auto", "shm+ucx": "ucx"}.get(self.transport, self.transport),
             "UCX_TLS": "tcp",  # what every machine has
-            "HORA_DYNAMIC_PROCESS_SETS": "1",
             "OMP_NUM_THREADS": "1",
         }
         worker = [*self._worker, path]

@@ -54,8 +54,8 @@ class DeviceCrew(Crew):
             [sys.executable, "-m", "hora.cli.main", "run", "-np", str(self.size), sys.executable, "-m",
              "tests.multi.device_worker", path],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HORA_DYNAMIC_PROCESS_SETS": "1",
-                 "OMP_NUM_THREADS": "1", "STANDIN_DEVICES": str(self.size)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1",
+                 "STANDIN_DEVICES": str(self.size)},
         )  # fmt: skip
 
 

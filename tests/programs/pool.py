@@ -56,7 +56,7 @@ class Pool(Crew):
         self._folder = Path(path).parent
         worker = [sys.executable, str(WORKER), path, str(self._folder)]
         transport = {"hosts": "auto"}.get(self.transport, self.transport)
-        more = {"HORA_TRANSPORT": transport, "UCX_TLS": "tcp", "HORA_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1"}
+        more = {"HORA_TRANSPORT": transport, "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1"}
         hora_run = [sys.executable, "-m", "hora", "run", "-np", str(self.size)]
         options: dict[str, Any] = {"stdout": self._log, "stderr": subprocess.STDOUT, "start_new_session": True}
         if self.transport in ("hosts", "ucx"):

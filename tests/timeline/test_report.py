@@ -45,7 +45,7 @@ def test_all_bad_files_are_named(tmp_path: Path) -> None:
 
 def test_files_beside_are_pointed_to(tmp_path: Path) -> None:
     made = report.make(files(tmp_path)[:1])
-    assert any("t.rank1.json lies beside" in note for note in made.notes)
+    assert any("t.rank1.json is in the same folder" in note for note in made.notes)
     assert made.problems == [] and made.findings[0].rank == 1
 
 

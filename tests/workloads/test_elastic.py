@@ -146,7 +146,7 @@ def test_all_lost_at_once_it_goes_on_from_its_checkpoint(digits: Path, tmp_path:
         finally:
             job.terminate()
     assert job.returncode == 0, said
-    assert "going on from" in said
+    assert "resuming from" in said
     assert folder.read(out).result["parameters_sha256"] == expected["parameters_sha256"]
     assert len(folder.read(out).generations) == 2
 

@@ -164,7 +164,7 @@ def test_another_number_of_workers_goes_on_and_says_so(tmp_path: Path, capsys: p
         go(tmp_path, epochs=2, emulate_workers=2, signal_at=4)
     capsys.readouterr()
     result, _ = go(tmp_path, epochs=2, emulate_workers=3, resume="auto")
-    assert "what belonged to each begins anew" in capsys.readouterr().out
+    assert "per-worker state is reset" in capsys.readouterr().out
     steps = [line for line in lines(tmp_path) if "val_loss" not in line]
     first = 5 + (SAMPLES - 5 * 16) // 24
     assert [line["samples"] for line in steps[:6]] == [16, 32, 48, 64, 80, 104]

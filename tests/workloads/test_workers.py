@@ -88,6 +88,6 @@ def test_a_state_is_put_back_at_the_same_number_only() -> None:
 def test_a_number_that_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hvd, "size", lambda: 2)
     monkeypatch.setattr(hvd, "rank", lambda: 1)
-    with pytest.raises(UsageError, match="--emulate-workers 5 cannot be played by 2 processes"):
+    with pytest.raises(UsageError, match="--emulate-workers 5 cannot be divided among 2 processes evenly"):
         EmulatedWorkers(network(), WorkloadOptions(emulate_workers=5))
     assert EmulatedWorkers(network(), WorkloadOptions(emulate_workers=6)).ranks == range(3, 6)

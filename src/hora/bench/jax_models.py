@@ -42,7 +42,7 @@ def loss(network: JaxNetwork, parameters: Parameters, images: Any, labels: Any, 
 
 
 def _weights(random: np.random.Generator, *shape: int) -> Any:
-    """Of a convolution (height, width, in, out) or a linear layer (in, out), with Kaiming's variance."""
+    """Weights of a convolution (height, width, in, out) or a linear layer (in, out), with Kaiming's variance."""
     fan_in = int(np.prod(shape[:-1]))
     return jnp.asarray(random.normal(0, (2 / fan_in) ** 0.5, shape).astype(np.float32))
 

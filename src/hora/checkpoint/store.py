@@ -1,4 +1,4 @@
-"""A folder of checkpoints: written whole or not at all, checked when read, thinned out to the last and the best.
+"""A folder of checkpoints: written completely or not at all, checked when read, thinned out to the last and the best.
 
 A checkpoint is one file, in whatever format its writer chose, so that it loads without Hora, beside a small note
 (``name.json``) with its size, its checksum and what was known when it was written. The file is written under another
@@ -60,7 +60,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         if found != self.checksum:
             raise DamagedCheckpoint(
                 f"{self.path} is damaged: its checksum is {found[:12]}…, it was written with {self.checksum[:12]}…. "
-                "Delete it to go on from the one before it."
+                "Delete it to continue from the one before it."
             )
 
 
@@ -96,7 +96,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint; it counts once this returns, and not before. One of the same name is replaced.
 
-        Raises OSError if the disk is full or the folder cannot be written; what was there before still is.
+        Raises OSError if the disk is full or the folder cannot be written; the previous version is then unchanged.
         """
         if not name or Path(name).name != name or name.endswith((_NOTE, _PART)):
             raise UsageError(f"{name!r} is not a name for a checkpoint. Give a file name, without {_NOTE} or {_PART}.")
@@ -132,7 +132,7 @@ class CheckpointStore:
         return sorted(found, key=lambda checkpoint: (checkpoint.position, checkpoint.written))
 
     def latest(self) -> Checkpoint | None:
-        """The newest that is whole, or None. One that is damaged is passed over, with a warning."""
+        """The newest that is complete, or None. One that is damaged is passed over, with a warning."""
         for checkpoint in reversed(self.all()):
             try:
                 checkpoint.verify()
@@ -143,7 +143,7 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """The one with the best value of the fact this store was told to watch; of equals the newest."""
+        """The one with the best value of the fact that this store watches; of equals the newest."""
         return self._best_of(self.all())
 
     def _best_of(self, checkpoints: list[Checkpoint]) -> Checkpoint | None:

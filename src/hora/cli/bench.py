@@ -1,4 +1,4 @@
-"""`hora bench`: measures Hora beside its peers. The work is in ``hora.bench``; here are only options and output."""
+"""`hora bench`: measures Hora and other libraries. The work is in ``hora.bench``; here are only options and output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _rounds(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         default=default,
         show_default=True,
         metavar="N",
-        help="Rounds, in each of which all are measured once.",
+        help="Number of rounds; each measures every contender once.",
     )
 
 

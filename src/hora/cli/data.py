@@ -237,7 +237,7 @@ def tell(text: str) -> None:
 
 
 def short(path: Path) -> str:
-    """As it may be typed here."""
+    """The path as it can be typed here."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -63,7 +63,7 @@ def doctor(hosts: str | None, np: int | None, quick: bool, gpus: bool, only: str
     with console.status("starting") as status:
 
         def begun(check: Check) -> None:
-            status.update(f"{check.room}: {check.name}")
+            status.update(f"{check.group}: {check.name}")
 
         findings = conduct(checks, machine, begun, report.add)
     able, seconds = can_run(findings), time.monotonic() - started

@@ -27,7 +27,7 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def wrapped(line: str, width: int, indent: int | None = None) -> str:
-    """Broken between words, but not between a number and its unit; what follows is indented as the line is, or so far.
+    """The text broken between words, but not between a number and its unit; further lines are indented like the first.
 
     >>> print(wrapped("  rank 0 has no more batches", 20))
       rank 0 has no more

@@ -29,6 +29,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table: no command is imported."""
+        """Format the list from the table; no command is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, said) for name, (_, _, said) in self._table.items()])

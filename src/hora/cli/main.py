@@ -25,7 +25,7 @@ __all__ = ["main", "parse"]
 
 _COMMANDS = {
     "run": ("hora.cli.run", "run", "Run a script on many workers, as horovodrun does."),
-    "submit": ("hora.cli.submit", "submit", "Write a job script for Slurm or PBS and submit it."),
+    "submit": ("hora.cli.submit", "submit", "Write a job script for a scheduler and submit it."),
     "train": ("hora.cli.train", "train", "Train MNIST, CIFAR-10, ImageNet, 3DGAN or a synthetic workload."),
     "lab": ("hora.cli.lab", "lab", "Measure scaling and model quality; list and compare runs."),
     "bench": ("hora.cli.bench", "bench", "Benchmark training and collectives against other libraries."),

@@ -12,18 +12,16 @@ import click
 
 from hora.cli.fit import wrapped
 from hora.errors import UsageError
+from hora.schedule.plan import IMAGENET_SAMPLES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hora.predict.calibration import Basis
     from hora.predict.forecast import Outlook
     from hora.predict.network import Algorithm
     from hora.schedule.plan import LearningRatePlan
 
 __all__ = ["plan"]
-
-IMAGENET = 1_281_167  # training images
 
 
 @click.command()
@@ -40,7 +38,7 @@ IMAGENET = 1_281_167  # training images
     type=float,
     default=None,
     metavar="LR",
-    help="Learning rate that works at --base-batch.  [default: 0.1]",
+    help="Learning rate at --base-batch.  [default: 0.1]",
 )
 @click.option(
     "--base-batch", type=click.IntRange(1), default=256, show_default=True, metavar="N",
@@ -73,7 +71,12 @@ IMAGENET = 1_281_167  # training images
     help="Number of epochs.",
 )  # fmt: skip
 @click.option(
-    "--samples", type=click.IntRange(1), default=IMAGENET, show_default=True, metavar="N", help="Samples per epoch."
+    "--samples",
+    type=click.IntRange(1),
+    default=IMAGENET_SAMPLES,
+    show_default=True,
+    metavar="N",
+    help="Samples per epoch.",
 )
 @click.option(
     "--last",
@@ -124,7 +127,9 @@ def plan(
 ) -> None:
     """Print the learning-rate plan of a run: its learning rates, its steps, known problems with such a plan, and the
     predicted run time."""
-    from hora.predict import calibration as known
+    from hora.files import write_json
+    from hora.predict.calibration import basis_for
+    from hora.predict.forecast import document, outlook_of
     from hora.schedule import LearningRatePlan, parse_decay, parse_warmup
 
     if base_lr is None and rule != "lars":
@@ -136,36 +141,16 @@ def plan(
         decay=parse_decay(decay),
         **given,
     )
-    if calibration is None and step_ms is None and made.samples == IMAGENET:
-        calibration = known.STUDY
     if step_ms is not None and calibration is not None:
         raise UsageError("--step-ms and --calibration were both given. Both say how long a step takes. Leave one out.")
-    basis = None
-    if step_ms is not None:
-        basis = known.basis_of_step(step_ms / 1e3, made.batch)
-    elif calibration is not None:
-        basis = known.named(calibration)
+    basis = basis_for(made, step_s=None if step_ms is None else step_ms / 1e3, calibration=calibration)
     if basis is not None:
         size = None if gradient_mb is None else 2**20 * gradient_mb
         basis = basis.of(gradient_bytes=size, per_host=per_host, algorithm=algorithm, link=link)
-    seen = _outlook(made, basis)
+    seen = None if basis is None else outlook_of(made, basis)
     _print(made, seen)
     if json_file:
-        _write(made, seen, json_file)
-
-
-def _outlook(made: LearningRatePlan, basis: Basis | None) -> Outlook | None:
-    from hora.predict.forecast import outlook
-
-    if basis is None:
-        return None
-    return outlook(
-        basis,
-        workers=made.workers,
-        batch=made.batch,
-        accumulation=made.accumulation,
-        total_steps=made.total_steps,
-    )
+        write_json(json_file, document(made, seen), "--json")
 
 
 def _print(made: LearningRatePlan, seen: Outlook | None) -> None:
@@ -240,19 +225,3 @@ def _print_outlook(seen: Outlook | None, console: Console) -> None:
         console.print(f"Assumed: {text}.", markup=False, soft_wrap=not console.is_terminal)
     for text in seen.far_assumptions if seen.farther[seen.algorithm] else ():
         console.print(f"Assumed with many more workers: {text}.", markup=False, soft_wrap=not console.is_terminal)
-
-
-def _write(made: LearningRatePlan, seen: Outlook | None, file: Path) -> None:
-    from hora.files import write_json
-    from hora.predict.forecast import as_json
-
-    every = [{"epoch": epoch, "lr": made.lr_at_epoch(epoch)} for epoch in range(max(1, round(made.epochs)))]
-    facts = {
-        "global_batch": made.global_batch,
-        "peak_lr": made.peak_lr,
-        "steps_per_epoch": made.steps_per_epoch,
-        "total_steps": made.total_steps,
-        "cautions": made.cautions(),
-    }
-    document = {"plan": made, **facts, "epochs": every, "predicted": None if seen is None else as_json(seen)}
-    write_json(file, document, "--json")

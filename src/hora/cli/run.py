@@ -139,7 +139,7 @@ def _choose(given: Mapping[str, Any]) -> LaunchChoice:
 
 
 def _refuse_options_after_the_command(command: tuple[str, ...]) -> None:
-    """``hora run python train.py -np 2``: -np goes to the script, and nobody says how many workers."""
+    """``hora run python train.py -np 2``: -np would go to the script and not to Hora."""
     for at, word in enumerate(command[1:], 1):
         if word in _HOW_MANY or word.startswith(tuple(f"{name}=" for name in _HOW_MANY)):
             upto = at + (1 if "=" in word else 2)
@@ -185,7 +185,7 @@ def _environment(given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str,
 
 
 def _summarise(verdict: JobResult) -> None:
-    """How each rank did."""
+    """Print how each rank ended."""
     click.echo("rank  host              exit                      seconds   cpu s   peak MB", err=True)
     for ending in sorted(verdict.endings):
         how = "lost" if ending.lost else ending.how

@@ -1,4 +1,4 @@
-"""``hora submit``: write a job script and hand it to Slurm or PBS. The work is in ``hora.launch.submit``."""
+"""``hora submit``: write a job script and hand it to the scheduler. The work is in ``hora.launch.submit``."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def _scheduler_here() -> str:
         if shutil.which(scheduler.program):
             return name
     programs = " nor ".join(scheduler.program for scheduler in work.SCHEDULERS.values())
-    raise UsageError(f"no scheduler was found: neither {programs} is installed here. Give --scheduler slurm or pbs.")
+    known = " or ".join(work.SCHEDULERS)
+    raise UsageError(f"no scheduler was found: neither {programs} is installed here. Give --scheduler {known}.")
 
 
 def _order(given: dict[str, Any]) -> work.BatchJob:

@@ -23,11 +23,11 @@ _LAUNCHING = (
     *workers.OPTIONS,
     workers.option("--elastic", metavar="MIN:MAX",
                    help="Elastic: continue with MIN workers or more if some are lost, and add new ones up to MAX. "
-                   "-np: how many at first."),
+                   "-np: the initial number."),
     *elastic.OPTIONS,
-    workers.switch("--independent", help="Train without communication: the throughput if that cost nothing."),
+    workers.switch("--independent", help="Train without communication, to measure the upper limit."),
     workers.switch("--by-turns",
-                   help="Measure in turns: without communication, meeting once a step, and training together."),
+                   help="Measure in turns: without communication, synchronising once a step, and training together."),
     workers.option("--timeline-filename", metavar="FILE", help="Record a timeline, one file per rank."),
 )  # fmt: skip
 STARTERS = ("np", "hosts", "hostfile", "on")
@@ -57,8 +57,8 @@ class _Workloads(click.Group):
 
 @click.command("train", cls=_Workloads, context_settings={"help_option_names": ["-h", "--help"]})
 def train() -> None:
-    """Train a workload in this process, which srun or mpirun may have started as one of many; with -np or hosts, in
-    workers that are started as by 'hora run'."""
+    """Train a workload in this process, or, with -np or hosts, in workers that are started as by 'hora run'. srun and
+    mpirun can start it too."""
 
 
 def _command(name: str) -> click.Command:
@@ -135,7 +135,7 @@ def _train(workload: str, given: Mapping[str, Any]) -> int:
 
 
 def _threads(options: WorkloadOptions) -> int:
-    """Threads of each process that plays logical workers: the same whatever number of processes there is, because sums
+    """Threads of each process with logical workers: the same whatever number of processes there is, because sums
     inside a process depend on it."""
     return max(1, len(os.sched_getaffinity(0)) // options.logical_workers)
 
@@ -207,8 +207,8 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
         given = {**given, "threads_per_worker": _threads(options)}
     if chosen is None and options.emulate_workers % choice.plan.size:
         raise UsageError(
-            f"--emulate-workers {options.emulate_workers} cannot be played by {choice.plan.size} processes: each plays "
-            f"the same number. Give a multiple of {choice.plan.size}, or another -np."
+            f"--emulate-workers {options.emulate_workers} cannot be divided among {choice.plan.size} processes evenly. "
+            f"Give a multiple of {choice.plan.size}, or another -np."
         )
     environment = workers.environment(given)
     if given["timeline_filename"]:

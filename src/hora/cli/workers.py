@@ -1,5 +1,5 @@
 """The workers that a command starts: the flags that say how many, where and by what, the job they make, and how its end
-is told. What `hora run` and `hora train` have in common."""
+is reported. What `hora run` and `hora train` have in common."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def choose(given: Mapping[str, Any]) -> LaunchChoice:
 
 
 def _per_host(hosts: str | None, hostfile: str | None, each: int) -> str:
-    """The hosts with so many workers each, as mpiexec's -ppn has it.
+    """The hosts with that many workers each, as mpiexec's -ppn has it.
 
     >>> _per_host("h1:8,h2:8", None, 4)
     'h1:4,h2:4'
@@ -169,13 +169,13 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Tell the user, beside what the workers say."""
+    """Print a message to the user, between the output of the workers."""
     click.echo(fitted(f"hora: {line}", sys.stderr), err=True)
 
 
 def tell(verdict: JobResult, *, go_on: str, explained: Sequence[int] = ()) -> None:
-    """How the job ended. ``go_on`` says how one that had to leave does; after exit codes in ``explained``, the workers
-    have said all there is to say."""
+    """Print how the job ended. ``go_on`` says how to continue a preempted one; for exit codes in ``explained``, the
+    workers have printed the reason."""
     if verdict.interrupted_by is signal.SIGPIPE:
         return  # nobody listens
     leaving = verdict.exit_code == PREEMPTED_EXIT_CODE
@@ -186,7 +186,7 @@ def tell(verdict: JobResult, *, go_on: str, explained: Sequence[int] = ()) -> No
         return
     if leaving:
         left = compact_ranks(e.rank for e in verdict.endings if e.returncode == PREEMPTED_EXIT_CODE)
-        say(f"{left} saved and left because the job must end (exit code {PREEMPTED_EXIT_CODE}); {go_on}")
+        say(f"{left} saved and exited because the job is preempted (exit code {PREEMPTED_EXIT_CODE}); {go_on}")
     elif verdict.interrupted_by is not None:
         say(f"stopped by {verdict.interrupted_by.name}; all workers have ended")
     elif first is not None:
@@ -198,7 +198,7 @@ def tell(verdict: JobResult, *, go_on: str, explained: Sequence[int] = ()) -> No
 
 
 def _tell_last_words(words: Mapping[int, bytes], workers: int) -> None:
-    """Print what was kept back: what several ranks have said once, and what all have said as if one had said it."""
+    """Print the output that was held back: what several ranks printed is printed once, without ranks if all did."""
     alike: dict[bytes, list[int]] = {}
     for rank, said in sorted(words.items()):
         alike.setdefault(said, []).append(rank)

@@ -136,7 +136,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 
 class Secret(bytes):
-    """Bytes that nobody prints by accident."""
+    """Bytes that are not printed by accident."""
 
     def __repr__(self) -> str:
         return "Secret()"
@@ -169,8 +169,8 @@ _NOTHING = "Accepted so that scripts for Horovod keep working; has no effect in 
 VARIABLES: tuple[Variable, ...] = (
     # Moving data. Of two rows for one field the earlier wins.
     Variable("TRANSPORT", "transport", _choice(*get_args(Transport)),
-             "What carries the data: auto (shared memory inside a host, Hora's own connections between hosts, over "
-             "UCX if all hosts have InfiniBand), tcp (over plain sockets), ucx (over UCX), mpi (MPI between hosts), "
+             "Transport of the data: auto (shared memory inside a host, Hora's own connections between hosts, over UCX "
+             "if all hosts have InfiniBand), tcp (over plain sockets), ucx (over UCX), mpi (MPI between hosts), "
              "shm+gloo (Gloo between hosts), shm (one host), or gloo between all workers."),
     Variable("HIERARCHICAL_ALLREDUCE", "hierarchical", _bool,
              "On several hosts, combine inside each host first; 0 lets all workers talk to all."),
@@ -183,8 +183,8 @@ VARIABLES: tuple[Variable, ...] = (
              "Milliseconds the background thread may wait for more tensors to fuse. Nothing waits for it when idle."),
     Variable("CACHE_CAPACITY", "cache_capacity", _int(0), "How many agreed operations are remembered; 0: none."),
     Variable("SPIN_US", "spin_us", _int(-1),
-             "Microseconds to spin before sleeping; -1 chooses: briefly with a core per worker, else not at all."),
-    Variable("ARENA_BYTES", "arena_bytes", _bytes, "Size of each worker's arena in shared memory; 0 chooses."),
+             "Microseconds to spin before sleeping; -1: briefly if every worker has a core, else not at all."),
+    Variable("ARENA_BYTES", "arena_bytes", _bytes, "Size of each worker's arena in shared memory; 0: automatic."),
     Variable("THREAD_AFFINITY", "thread_affinity", _cores,
              "Core for the background thread, or a list with one core per local rank."),
     Variable("GLOO_IFACE", "gloo_iface", _text, "Network interface for gloo between hosts."),
@@ -193,7 +193,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("STRICT", "strict", _bool, "Make warnings errors, such as unnamed operations paired across source lines."),
     Variable("JOIN_AVERAGE", "join_average", _choice(*get_args(JoinAverage)),
              "What Average divides by after a join: all ranks, as Horovod does, or those still active."),
-    Variable("DYNAMIC_PROCESS_SETS", "dynamic_process_sets", _bool, "Allow process sets to be added after init."),
     # Deadlines
     Variable("START_TIMEOUT", "start_timeout_s", _number,
              "Seconds init waits for the other workers; one more second is granted per worker."),
@@ -209,15 +208,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NONFINITE", "nonfinite", _choice(*get_args(NonFinite)),
              "What to do about gradients that are inf or nan: name them, stop, skip the step, or do not look."),
     Variable("DIVERGENCE_CHECK", "divergence_every", _int(0),
-             "Compare the parameters of all ranks every so many steps; 0 never does."),
+             "Compare the parameters of all ranks every N steps; 0: never."),
     # Telling
     Variable("SUMMARY", "summary", _bool, "Rank 0 prints a line about speed and communication now and then."),
     Variable("FULL_TRACEBACK", "", _bool,
-             "1 shows Hora's own frames in tracebacks too, and every worker's traceback as it comes."),
+             "1 shows Hora's own frames in tracebacks too, and every worker's traceback at once."),
     Variable("LOG_LEVEL", "log_level", _choice(*get_args(LogLevel)), "Least severe message to print."),
     Variable("LOG_HIDE_TIME", "log_hide_time", _bool, "Leave the time out of messages."),
     Variable("TIMELINE", "timeline", _text,
-             "File to record a timeline in, one per rank; DYNAMIC arms start_timeline without recording yet."),
+             "File to record a timeline in, one per rank; with DYNAMIC recording starts at start_timeline."),
     Variable("TIMELINE_MARK_CYCLES", "timeline_mark_cycles", _bool, "Mark cycles in the timeline."),
     Variable("TIMELINE_MAX_BYTES", "timeline_max_bytes", _bytes, "Stop recording when a rank's file is this large."),
     # The world, set by the launcher and read by config.world
@@ -239,16 +238,17 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SECRET", "", _secret,
              "The job's secret in hexadecimal, set by the launcher where nothing but the environment reaches workers."),
     Variable("RENDEZVOUS_DIR", "", _text,
-             "Directory that all hosts share, where workers started by mpirun, srun or torchrun find each other; "
+             "Directory that all hosts share, which workers started by mpirun, srun or torchrun use to connect; "
              "~/.cache/hora if unset."),
-    Variable("SSH", "", _text, "The ssh command that hora run uses, with options of yours, like 'ssh -F my_config'."),
-    Variable("ALONE", "", _bool, "1 makes init a world of one whatever launcher started the process."),
+    Variable("SSH", "", _text, "The ssh command that hora run uses, with options, such as 'ssh -F my_config'."),
+    Variable("ALONE", "", _bool, "1 makes init start a single worker, whatever launcher started the process."),
     # Horovod's names that have nothing to tune here
     *(Variable(name, "", _text, _NOTHING) for name in (
         "ADASUM_MPI_CHUNK_SIZE", "AUTOTUNE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES", "BATCH_D2D_MEMCOPIES", "CCL_CACHE",
-        "CONTROLLER", "DISABLE_NVTX_RANGES", "ELASTIC", "ELASTIC_TIMEOUT", "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS",
-        "HIERARCHICAL_ALLGATHER", "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS", "TORUS_ALLREDUCE",
+        "CONTROLLER", "DISABLE_NVTX_RANGES", "DYNAMIC_PROCESS_SETS", "ELASTIC", "ELASTIC_TIMEOUT",
+        "ENABLE_ASYNC_COMPLETION", "ENABLE_XLA_OPS", "HIERARCHICAL_ALLGATHER", "MPI_THREADS_DISABLE",
+        "NUM_NCCL_STREAMS", "TORUS_ALLREDUCE",
     )),
 )  # fmt: skip
 
@@ -260,7 +260,7 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 @contextlib.contextmanager
 def during(**variables: str) -> Iterator[None]:
-    """Set variables for a library that can be told in no other way, and put back what was there.
+    """Set variables for a library that cannot be configured in another way, and restore the old values.
 
     >>> with during(NOBODY_READS_THIS="1"):
     ...     environ()["NOBODY_READS_THIS"]
@@ -291,7 +291,7 @@ def environ() -> Mapping[str, str]:
 
 
 def quiet_tensorflow(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variable that keeps TensorFlow from telling every process how it was compiled; its errors are still told.
+    """The variable that suppresses TensorFlow's messages about how it was compiled; its errors are still printed.
     Nothing if the user has set it.
 
     >>> quiet_tensorflow({}), quiet_tensorflow({"TF_CPP_MIN_LOG_LEVEL": "0"})

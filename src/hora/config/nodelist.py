@@ -54,7 +54,7 @@ def expand_counts(text: str) -> tuple[int, ...]:
 
 
 def split(text: str) -> list[str]:
-    """At the commas outside brackets.
+    """Split a list at the commas outside brackets.
 
     >>> split("h[1,3]:2,h2")
     ['h[1,3]:2', 'h2']

@@ -9,7 +9,7 @@ import msgspec
 __all__ = ["PREEMPTED_EXIT_CODE", "JoinAverage", "LogLevel", "NonFinite", "Settings", "Transport"]
 
 PREEMPTED_EXIT_CODE = 75
-"""What a script exits with after it has saved its state because its job must leave: sysexits.h's "try again later"."""
+"""The exit code of a script that saved its state because its job is preempted: sysexits.h's "try again later"."""
 
 JoinAverage = Literal["all", "active"]
 NonFinite = Literal["off", "warn", "stop", "skip"]
@@ -42,7 +42,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Meaning
     strict: bool = False
     join_average: JoinAverage = "all"
-    dynamic_process_sets: bool = False
 
     # Deadlines
     start_timeout_s: float = 30.0

@@ -56,7 +56,7 @@ def read_cifar(*paths: Path) -> Images:
 
 
 def write_cifar(path: Path, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> None:
-    """Write images in that form, whole or not at all."""
+    """Write images in that form, completely or not at all."""
     with replacing(path) as file:
         file.write(records_of(pixels, labels))
 

@@ -1,6 +1,6 @@
 """Pictures from one format to another, shrunk on the way if wanted: folders, TFRecord shards, tar shards.
 
-A data set is written in parts: a class's folder, or a shard. Each is whole or not there, so what was interrupted goes
+A data set is written in parts: a class's folder, or a shard. Each is complete or absent, so what was interrupted goes
 on with the parts that are missing (``PREPARED.json`` says of what, and how, so that nothing is mixed). Every picture is
 decoded once on the way; at the end what was written is opened and its labels are compared with the source's.
 """
@@ -38,7 +38,7 @@ FILE = "PREPARED.json"
 
 
 class Shape(NamedTuple):
-    """How pictures are kept: as they are; with a ``shorter`` side of so many pixels, if it has more; or ``square``."""
+    """How images are stored: unchanged, with a ``shorter`` side of at most this many pixels, or ``square``."""
 
     shorter: int = 0
     square: int = 0
@@ -66,7 +66,7 @@ class Converted(NamedTuple):
     seconds: float
 
 
-class _Part(NamedTuple):
+class _OutputPart(NamedTuple):
     split: str
     name: str  # of the file or folder
     label: int  # of a folder; -1 of a shard
@@ -74,7 +74,7 @@ class _Part(NamedTuple):
     first: int  # number of its first picture in the split
 
 
-class _Task(NamedTuple):
+class _ConvertTask(NamedTuple):
     folder: str
     places: dict[str, SplitLocation]
     format: str
@@ -121,7 +121,7 @@ def _convert(
     sources = {split: _opened(place) for split, place in places.items()}
     classes = next(iter(sources.values())).classes
     if any(source.classes != classes for source in sources.values()):
-        raise BadData(f"{' and '.join(places)} have other classes than each other. Their labels would not match.")
+        raise BadData(f"{' and '.join(places)} have different classes. Their labels would not match.")
     if format == "folder" and list(classes) != sorted(classes):
         raise BadData(
             "the classes are not in alphabetical order, by which those of an image folder are numbered. Take shards."
@@ -132,7 +132,7 @@ def _convert(
     _tidy(folder)
     parts = [part for split in sources for part in _parts(split, sources[split], format, per_shard, seed)]
     left = [part for part in parts if not (folder / part.name).exists()]
-    task = _Task(str(folder), dict(places), format, shape)
+    task = _ConvertTask(str(folder), dict(places), format, shape)
     done, total = 0, sum(len(part.indices) for part in left)
     try:
         if format != "folder":
@@ -145,8 +145,8 @@ def _convert(
     except OSError as error:
         room = "it is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise EnvironmentUnfit(
-            f"{error.filename or folder} cannot be written: {room}. What is written is whole and kept. Make room, and "
-            "run the same again: it goes on with what is missing."
+            f"{error.filename or folder} cannot be written: {room}. Finished files are kept. Free some space, and run "
+            "the same command to continue."
         ) from None
     nbytes = _verify(folder, sources, parts)
     write_json(folder / FILE, {**known, "complete": True}, "--to")
@@ -169,7 +169,7 @@ def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
         scale = shape.shorter / min(height, width)
         tall, wide = round(height * scale), round(width * scale)
     if (tall, wide) == (height, width):
-        jpeg.decode(data, at_least=(1, 1), name=name)  # to see that it is whole
+        jpeg.decode(data, at_least=(1, 1), name=name)  # to see that it is complete
         return data
     pixels = jpeg.decode(data, at_least=(tall, wide), name=name)
     image: Any = importlib.import_module("PIL.Image")  # as jpeg.decode needs it
@@ -180,7 +180,7 @@ def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
 # ---- parts ----
 
 
-def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -> Iterator[_Part]:
+def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -> Iterator[_OutputPart]:
     if format == "folder":
         order = np.argsort(source.labels, kind="stable")
         borders = np.searchsorted(source.labels[order], np.arange(len(source.classes) + 1))
@@ -188,14 +188,14 @@ def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -
             mine = order[borders[label] : borders[label + 1]].tolist()
             if not mine:
                 raise BadData(f"class {name} has no picture in {split}. Every class needs some in both parts.")
-            yield _Part(split, f"{split}/{name}", label, mine, 0)
+            yield _OutputPart(split, f"{split}/{name}", label, mine, 0)
         return
     order = part_rng(seed, 0).permutation(len(source)) if split == "train" else np.arange(len(source))
     count = -(-len(source) // per_shard)
     said = "validation" if split == "val" and format == "tfrecord" else split  # as TensorFlow's builder calls it
     for number, share in enumerate(shares(len(source), count)):
         name = shard_name(said, number, count) if format == "tfrecord" else f"{split}-{number:06d}.tar"
-        yield _Part(split, name, -1, order[share.start : share.stop].tolist(), share.start)
+        yield _OutputPart(split, name, -1, order[share.start : share.stop].tolist(), share.start)
 
 
 @functools.cache
@@ -203,8 +203,8 @@ def _opened(place: SplitLocation) -> Source:
     return Tars.load(Path(place.path)) if place.scan else open_source(Path(place.path), place.split or None)
 
 
-def _write(task: _Task, part: _Part) -> int:
-    """In a process of its own: one part, whole or not at all."""
+def _write(task: _ConvertTask, part: _OutputPart) -> int:
+    """Write one part, completely or not at all; runs in a process of its own."""
     source, target = _opened(task.places[part.split]), Path(task.folder, part.name)
     names: Sequence[str] | None = getattr(source, "names", None)
 
@@ -241,12 +241,12 @@ def _claim(folder: Path, known: dict[str, Any]) -> None:
         if found != wanted:
             other = [f"{name} {found.get(name)}" for name in wanted if found.get(name) != wanted[name]]
             raise UsageError(
-                f"{folder} holds what was prepared in another way ({', '.join(other) or 'more is known of it'}), so it "
-                "is left alone. Give another folder with --to, or remove this one."
+                f"{folder} was prepared with other settings ({', '.join(other) or 'additional ones'}), so it "
+                "is not changed. Give another folder with --to, or remove this one."
             )
         return
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
-        raise UsageError(f"{folder} has something else in it, and is left alone. Give another folder with --to.")
+        raise UsageError(f"{folder} contains other files, and is not changed. Give another folder with --to.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -254,7 +254,7 @@ def _claim(folder: Path, known: dict[str, Any]) -> None:
     write_json(folder / FILE, known, "--to")
 
 
-def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Part]) -> int:
+def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_OutputPart]) -> int:
     """Open what was written, and compare every label; how many bytes it is."""
     for split, source in sources.items():
         written = open_source(folder, split)
@@ -269,7 +269,7 @@ def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Part])
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a process that was killed has left of parts that are not whole."""
+    """Remove what a process that was killed has left of parts that are incomplete."""
     for path in [*folder.glob(".*.part"), *folder.glob("*/.*.part")]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

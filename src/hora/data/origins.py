@@ -68,7 +68,7 @@ def bring(origin: Origin, data_set: DataSet, work: Path, reporter: StatusReporte
             with _package(["apt-get", "download", "-qq", package], "*.deb", work, reporter, timeouts) as path:
                 _unpack(path, wanted, work)
     if wanted:
-        raise OriginFailed(f"what came has no {' or '.join(wanted)}")
+        raise OriginFailed(f"the download has no {' or '.join(wanted)}")
 
 
 # ---- from an address ----
@@ -91,7 +91,7 @@ def _from_web(
 
 
 def _download(url: str, path: Path, reporter: StatusReporter, timeouts: FetchTimeouts) -> bool:
-    """All of it, in as many tries as it makes progress in; tells whether some of it was there from an earlier run."""
+    """Download all of it, retrying while there is progress; returns whether a part was there from an earlier run."""
     resumed = path.exists()
     pauses = iter(timeouts.pauses_s)
     while True:
@@ -110,7 +110,7 @@ def _download(url: str, path: Path, reporter: StatusReporter, timeouts: FetchTim
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             why, again = f"{PurePath(url).name}: {_words(error)}", True
         if path.exists() and path.stat().st_size > before:
-            pauses = iter(timeouts.pauses_s)  # it goes on, if slowly
+            pauses = iter(timeouts.pauses_s)  # it continues, if slowly
         pause = next(pauses, None)
         if not again or pause is None:
             raise OriginFailed(why)
@@ -140,7 +140,7 @@ def _continue(url: str, path: Path, have: int, reporter: StatusReporter, timeout
                 have += len(block)
                 reporter.progress(f"downloading {PurePath(url).name}", have, total)
     if have < total:
-        raise ConnectionError(f"it broke off after {have:,} of {total:,} bytes")
+        raise ConnectionError(f"the connection ended after {have:,} of {total:,} bytes")
 
 
 def _words(reason: object) -> str:
@@ -202,7 +202,7 @@ def _complaint(said: str) -> str:
     'Unable to locate package dataset-fashion-mnist'
     """
     lines = re.findall(r"^(?:npm (?:error|ERR!)|E:) +(.*\S)", said, re.MULTILINE) or said.strip().splitlines()[-1:]
-    return "; ".join(line[:200] for line in lines[:2]) or "it said nothing"
+    return "; ".join(line[:200] for line in lines[:2]) or "it printed nothing"
 
 
 # ---- what is inside ----

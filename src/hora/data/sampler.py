@@ -50,7 +50,7 @@ class Sampler:
         self.seen = 0  # samples of this epoch that all workers together have done with
 
     def set_epoch(self, epoch: int, seen: int = 0) -> None:
-        """Begin an epoch, or go on in the middle of it after ``seen`` samples of all workers together."""
+        """Begin an epoch, or continue in the middle of it after ``seen`` samples of all workers together."""
         if not 0 <= seen <= self._samples:
             raise UsageError(f"{seen} samples cannot have been seen of an epoch of {self._samples}.")
         self.epoch, self.seen = epoch, seen
@@ -90,7 +90,7 @@ class Sampler:
         return {"epoch": self.epoch, "seen": self.seen, "seed": self._seed, "samples": self._samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, on any number of workers."""
+        """Continue from there, on any number of workers."""
         if state["samples"] != self._samples:
             raise UsageError(
                 f"the checkpoint is of a data set of {state['samples']} samples, this one has {self._samples}, so its "

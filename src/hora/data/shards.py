@@ -183,7 +183,7 @@ def write_classes(folder: Path, classes: Sequence[str]) -> None:
 
 
 def _classes(folder: Path, at_least: int) -> tuple[str, ...]:
-    """As the file beside the shards, or in the folder above, names them; without one they are numbered."""
+    """Class names from the file beside the shards or in the folder above; without one, numbers."""
     for place in (folder, folder.parent):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if names := (place / CLASSES_FILE).read_text("utf-8").split("\n"):

@@ -204,7 +204,7 @@ class ShowerFiles:
 
 
 def write_showers(path: Path, ecal: _Floats, energy: _Floats, hcal: _Floats | None = None) -> None:
-    """Write one file, whole or not at all; without ``hcal``, that calorimeter has seen nothing.
+    """Write one file, completely or not at all; without ``hcal``, that calorimeter has seen nothing.
 
     An event is a chunk of its own, because training takes them in random order.
     """

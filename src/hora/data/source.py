@@ -1,7 +1,7 @@
 """Encoded samples by number: the interface that image folders, tar shards and TFRecord shards have in common.
 
 Random access is the point. With it, one ``Sampler`` shuffles the whole set, divides it over any number of workers and
-goes on in the middle of an epoch, exactly, for every format; a stream with a shuffle buffer can do none of this.
+continues in the middle of an epoch, exactly, for every format; a stream with a shuffle buffer can do none of this.
 
 A source holds no file position and no lock, so it may be used from several processes, forked or spawned.
 """

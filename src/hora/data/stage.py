@@ -154,7 +154,7 @@ def _bring(source: Path, target: Path, files: list[_File], fingerprint: str, min
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_room(source, target, needed, shutil.disk_usage(target.parent).free) from None
         raise EnvironmentUnfit(
-            f"{source} could not be brought to {target}: {error.filename or ''} {error.strerror or error}. "
+            f"{source} could not be copied to {target}: {error.filename or ''} {error.strerror or error}. "
             "Nothing is left of it there."
         ) from None
     return note
@@ -246,7 +246,7 @@ def _walk(folder: Path, below: str = "", seen: frozenset[tuple[int, int]] = froz
                     state = entry.stat()
                     yield _file(name, state)
             except FileNotFoundError:
-                raise UsageError(f"{folder / name} leads nowhere. Remove the link, or mend it.") from None
+                raise UsageError(f"{folder / name} is a broken link. Remove or repair it.") from None
 
 
 def _file(name: str, state: os.stat_result) -> _File:
@@ -284,5 +284,5 @@ def _read_note(target: Path) -> _Note | None:
 def _no_room(source: Path, target: Path, needed: int, free: int) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"{source} takes at least {size_text(needed)}, and {target.parent} on {socket.gethostname()} has "
-        f"{size_text(free)} free. Nothing was left there. Make room, or give a folder on another disk with --to."
+        f"{size_text(free)} free. Nothing was left there. Free some space, or give a folder on another disk with --to."
     )

@@ -176,7 +176,7 @@ def _text(field: bytes) -> str:
 
 
 def write_tar(path: Path, samples: Iterable[Sample], *, first: int = 0, extension: str = "jpg") -> int:
-    """Write one shard, whole or not at all; returns how many samples. ``first`` is the number of its first key."""
+    """Write one shard, completely or not at all; returns how many samples. ``first`` is the number of its first key."""
     count = 0
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for count, sample in enumerate(samples, 1):

@@ -98,7 +98,7 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file, whole or not at all; returns how many records."""
+    """Write a TFRecord file, completely or not at all; returns how many records."""
     count = 0
     with replacing(path) as file:
         for record in records:

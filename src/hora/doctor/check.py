@@ -20,11 +20,11 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """What came of one thing that was tried.
+    """The result of a check.
 
-    ``problem``: something does not work; ``warning``: it will disappoint; ``note``: worth knowing; ``not here``: this
-    machine does not have it, which is no fault. ``stops`` marks a problem because of which no job can run. Name, room
-    and what was tried are the check's, unless it says otherwise.
+    ``problem``: something does not work; ``warning``: it is slow or may fail; ``note``: worth knowing; ``not here``:
+    this machine does not have it, which is fine. ``stops`` marks a problem with which no job can run. Name, group and
+    ``tried`` are the check's by default.
     """
 
     status: Status
@@ -32,7 +32,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     fix: str = ""
     name: str = ""
     tried: str = ""
-    room: str = ""
+    group: str = ""
     stops: bool = False
     figures: dict[str, float] = {}
 
@@ -54,7 +54,7 @@ class Check(NamedTuple):
     deadline_s: float = 10.0
     exclusive: bool = False
     slow: bool = False
-    room: str = ""
+    group: str = ""
 
 
 def can_run(findings: Sequence[CheckResult]) -> bool:

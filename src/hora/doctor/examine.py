@@ -1,8 +1,8 @@
 """Chooses checks, runs them and shows what they found.
 
-Those that measure time run one after another with nothing beside them, the others all at once. A check that raises or
-does not come back in time is a finding like any other, and the doctor goes on. The report is aligned, with symbols and
-words, on a terminal, and one plain line a finding in a log; rooms are shown in their order, each as soon as it is
+Those that measure time run one after another and alone, the others all at once. A check that raises or exceeds its
+deadline is a finding like any other, and the doctor continues. The report is aligned, with symbols and
+words, on a terminal, and one plain line a finding in a log; groups are shown in their order, each as soon as it is
 known.
 """
 
@@ -29,8 +29,8 @@ __all__ = ["GROUPS", "DoctorReport", "choose", "conduct", "plain"]
 # ---- all checks, group by group, in the order in which they are shown ----
 
 GROUPS: dict[str, tuple[Check, ...]] = {
-    room: tuple(check._replace(room=room) for check in checks)
-    for room, checks in (
+    group: tuple(check._replace(group=group) for check in checks)
+    for group, checks in (
         ("installation", software.INSTALLATION),
         ("frameworks", software.FRAMEWORKS),
         ("processor", hardware.PROCESSOR),
@@ -60,9 +60,9 @@ def choose(only: Sequence[str] = (), quick: bool = False) -> list[Check]:
     every = [check for checks in GROUPS.values() for check in checks]
     for name in only:
         if name not in GROUPS and name not in {check.name for check in every}:
-            listed = "; ".join(f"{room}: {', '.join(check.name for check in GROUPS[room])}" for room in GROUPS)
+            listed = "; ".join(f"{group}: {', '.join(check.name for check in GROUPS[group])}" for group in GROUPS)
             raise UsageError(f"--only {name}: there is no such check or group. There are {listed}.")
-    chosen = [check for check in every if not only or check.name in only or check.room in only]
+    chosen = [check for check in every if not only or check.name in only or check.group in only]
     return [check for check in chosen if not (quick and check.slow)]
 
 
@@ -73,7 +73,7 @@ Told = Callable[[Check, list[CheckResult]], None]
 
 
 def conduct(checks: Sequence[Check], machine: Machine, begun: Callable[[Check], None], told: Told) -> list[CheckResult]:
-    """Run all checks; ``told`` hears of each as it ends. Findings are in the order of the checks.
+    """Run all checks; ``told`` is called for each as it ends. Findings are in the order of the checks.
 
     >>> check = Check("core", "", lambda machine: CheckResult("ok", "it loads"))
     >>> [found.status for found in conduct([check], Machine({}), lambda check: None, lambda check, found: None)]
@@ -136,7 +136,7 @@ def _given_up(check: Check) -> CheckResult:
 def _ready(findings: list[CheckResult], check: Check) -> list[CheckResult]:
     return [
         msgspec.structs.replace(
-            finding, name=finding.name or check.name, room=check.room, tried=finding.tried or check.tried
+            finding, name=finding.name or check.name, group=check.group, tried=finding.tried or check.tried
         )
         for finding in findings
     ]
@@ -157,11 +157,11 @@ _ASCII = {"✓": "+", "•": "*", "✗": "x"}
 def plain(finding: CheckResult) -> str:
     """A finding as one line.
 
-    >>> plain(CheckResult(name="nofile", room="limits", status="problem", told="64 open files", fix="ulimit -n 80"))
+    >>> plain(CheckResult(name="nofile", group="limits", status="problem", told="64 open files", fix="ulimit -n 80"))
     'problem   limits/nofile: 64 open files. Fix: ulimit -n 80'
     """
     fix = f". Fix: {finding.fix}" if finding.fix else ""
-    return f"{finding.status:<9} {finding.room}/{finding.name}: {finding.told.rstrip('.')}{fix}"
+    return f"{finding.status:<9} {finding.group}/{finding.name}: {finding.told.rstrip('.')}{fix}"
 
 
 class DoctorReport:
@@ -171,24 +171,24 @@ class DoctorReport:
         self._console = console
         self._waiting: dict[str, list[str]] = {}
         for check in checks:
-            self._waiting.setdefault(check.room, []).append(check.name)
-        self._found: dict[str, dict[str, list[CheckResult]]] = {room: {} for room in self._waiting}
+            self._waiting.setdefault(check.group, []).append(check.name)
+        self._found: dict[str, dict[str, list[CheckResult]]] = {group: {} for group in self._waiting}
         self._width = max((len(name) for name in [*names, *(check.name for check in checks)]), default=0)
 
     def add(self, check: Check, findings: list[CheckResult]) -> None:
         """Take what a check found; shows every group that is now complete and has its turn."""
-        self._found[check.room][check.name] = findings
-        for room in list(self._waiting):
-            if len(self._found[room]) < len(self._waiting[room]):
+        self._found[check.group][check.name] = findings
+        for group in list(self._waiting):
+            if len(self._found[group]) < len(self._waiting[group]):
                 break
-            self._show(room, [finding for name in self._waiting.pop(room) for finding in self._found[room][name]])
+            self._show(group, [finding for name in self._waiting.pop(group) for finding in self._found[group][name]])
 
-    def _show(self, room: str, findings: Sequence[CheckResult]) -> None:
+    def _show(self, group: str, findings: Sequence[CheckResult]) -> None:
         if not self._console.is_terminal:
             for finding in findings:
                 self._console.out(plain(finding), highlight=False)
             return
-        self._console.print(Text(room, style="bold"))
+        self._console.print(Text(group, style="bold"))
         grid = Table.grid(padding=(0, 1, 0, 0), expand=False)
         grid.add_column(width=1)
         grid.add_column(width=9, no_wrap=True)

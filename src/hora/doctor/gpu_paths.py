@@ -226,7 +226,7 @@ def main(kind: str) -> None:
             path(here)
         except Exception as error:
             wrong, broken = f"rank {here.rank}: {error}", isinstance(error, hvd.HorovodInternalError)
-        if broken:  # nobody can go on: each says what it knows
+        if broken:  # nobody can continue: each says what it knows
             print(MARK + json.dumps({"name": name, "tried": tried, "wrong": [wrong]}), flush=True)
             sys.exit(3)
         everybody: list[str] = hvd.allgather_object(wrong, name="gpus.said")

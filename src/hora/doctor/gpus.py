@@ -39,7 +39,7 @@ def confirm(machine: Machine, np: int | None, say: Callable[[str], None]) -> int
 
 
 def judge(ran: CommandResult, say: Callable[[str], None]) -> int:
-    """Say what came of each path that workers told of; the exit code."""
+    """Print the result of each path; returns the exit code."""
     told = [json.loads(mark) for line in ran.out.splitlines() if (mark := line.partition(_MARK)[2])]
     for path in told:
         wrong = "; ".join(path["wrong"])

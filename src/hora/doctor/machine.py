@@ -45,7 +45,7 @@ class CommandResult(NamedTuple):
 
     @property
     def ended(self) -> str:
-        """In words.
+        """How it ended, in words.
 
         >>> CommandResult(-11, "", "", 0.1).ended, CommandResult(None, "", "", 20.0).ended
         ('ended by SIGSEGV', 'no answer within 20 s')
@@ -66,7 +66,7 @@ class Disk(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """A network interface; ``speed_mbit`` is 0 where nobody knows."""
+    """A network interface; ``speed_mbit`` is 0 if it is unknown."""
 
     name: str
     addresses: tuple[str, ...]
@@ -154,7 +154,7 @@ class Machine:
     ) -> CommandResult:
         """Run a command to its end or its deadline, with ``text`` as its input; nothing of its group is left."""
         started = time.monotonic()
-        if self._closed:  # the doctor has gone on without whoever asks
+        if self._closed:  # the doctor has continued without whoever asks
             return CommandResult(None, "", "", 0.0)
         try:
             process = subprocess.Popen(
@@ -190,7 +190,7 @@ class Machine:
 
 
 def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a group: asked first, because a launcher has workers to end, then by force. Returns what it had said."""
+    """End a group: asked first, because a launcher has workers to end, then by force. Returns its output."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
@@ -245,7 +245,7 @@ def cgroup_limits(machine: Machine) -> CgroupLimits:
 
 
 def oom_kills(machine: Machine) -> int:
-    """How often a process of this process's own group was killed for want of memory; 0 if nobody says."""
+    """How often a process of this process's own group was killed because memory ran out; 0 if that is unknown."""
     for version, controllers, folder in _folders(machine):
         if version == "v2" or "memory" in controllers:
             text = machine.read(f"{folder}/{'memory.events' if version == 'v2' else 'memory.oom_control'}") or ""

@@ -1,6 +1,6 @@
 """What the doctor runs on each host of ``--hosts``: sent as text over ssh, so that it works where Hora is missing.
 
-It talks in lines of JSON: first it tells what it found and where it listens; then it answers questions (what time is
+It talks in lines of JSON: first it reports what it found and where it listens; then it answers questions (what time is
 it, which of these addresses can you reach) until its input ends. It ends itself after two minutes in any case. Plain
 Python 3.7 and nothing but the standard library, because it may meet an old interpreter.
 """

@@ -188,7 +188,7 @@ def file_systems(machine: Machine) -> CheckResult:
         state = "does not exist" if disk is None else f"has only {size_text(disk.free)} left"
         return problem(
             f"{temporary} {state}, and every library needs a place for temporary files",
-            "Set TMPDIR to a local directory with room.",
+            "Set TMPDIR to a local directory with more free space.",
         )
     if is_network(kinds["Python"][0]):
         return warning(
@@ -199,7 +199,7 @@ def file_systems(machine: Machine) -> CheckResult:
         fix = "Set TMPDIR to a directory on local disk."
         return warning(told, fix)
     if disk.free < _TMP_BYTES:
-        fix = "Free some, or set TMPDIR to a local directory with room."
+        fix = "Free some, or set TMPDIR to a local directory with more free space."
         return warning(told, fix)
     return ok(told)
 
@@ -330,7 +330,7 @@ def bfloat16(machine: Machine) -> CheckResult:
     if variables:
         (name, value), *_ = variables.items()
         return warning(
-            f"{told} and does not with {name}={value}: the processor announces AMX and has not got it",
+            f"{told} and does not with {name}={value}: the processor reports AMX but does not support it",
             f"export {name}={value}; 'hora train --precision bf16' sets it by itself.",
         )
     return warning(f"{told}, whatever is set", "Train with --precision float32, or elsewhere.")

@@ -101,7 +101,7 @@ def other_limits(machine: Machine) -> CheckResult:
     bound = []
     for title, flag, what in (
         ("Max file size", "-f", "no file or shared memory may be larger"),
-        ("Max cpu time", "-t", "a worker is killed when it has used so many seconds"),
+        ("Max cpu time", "-t", "a worker is killed when it has used that many seconds"),
         ("Max address space", "-v", "frameworks reserve more than that"),
         ("Max data size", "-d", "frameworks need more than that"),
     ):

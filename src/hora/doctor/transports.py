@@ -215,7 +215,7 @@ def _reports(ran: CommandResult) -> list[dict[str, Any]]:
 
 
 def _why(ran: CommandResult, reports: Sequence[object]) -> str:
-    """The one line that says it best: an exception if there is one, then the last thing that was said."""
+    """The most informative line: an exception if there is one, else the last line."""
     lines = [line.partition(">:")[2] or line for line in ran.err.splitlines() if not line.startswith(("+-", "|"))]
     raised = [line for line in lines if "Error: " in line or "EnvironmentUnfit: " in line or line.startswith("hora: ")]
     if raised:

@@ -30,8 +30,8 @@ _LOST_S = 30.0  # a process whose connection is gone is mostly about to end, and
 
 _HELD_S = 10.0
 _PLAIN = (
-    "no worker of the job has entered hvd.elastic.run yet. Without it a program cannot take in workers, nor go on when "
-    "one is lost. Train in a function that is decorated with it, or leave --min-np and --max-np out."
+    "no worker of the job has entered hvd.elastic.run yet. Without it a program cannot add workers or survive the "
+    "loss of one. Train in a function that is decorated with it, or leave --min-np and --max-np out."
 )
 
 Order = StartWorker | EndWorker | FailJob | TellUser
@@ -69,7 +69,7 @@ class Gatherer:
         return taken
 
     def note_end(self, worker: int, *, fault: bool) -> None:
-        """This worker's process has ended; the hub is told next."""
+        """This worker's process has ended; the hub is notified next."""
         self._ends[worker] = fault
 
     # ---- the hub's thread ----

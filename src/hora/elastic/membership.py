@@ -1,8 +1,8 @@
-"""Membership: who is in the job. Pure: events and the time in, actions out; no clock, no process, no socket.
+"""Membership: which workers are in the job. Pure: events and the time in, actions out; no clock, no process, no socket.
 
 A *generation* is a fixed list of workers. It ends when one of them dies or leaves it; those who are left come back and
 say hello, and with whoever else is ready they are the next one. The launcher alone decides this, so two halves of a job
-that is cut in two can never both go on. What it promises:
+that is cut in two can never both continue. What it promises:
 
 - A generation has at least ``min_np`` members and at most ``max_np``, all alive and waiting when it is formed. Numbers
   of generations only grow, and a new one is formed only when nobody is left in the old one.
@@ -31,7 +31,7 @@ __all__ = [
     "TellUser",
 ]
 
-_HEALTHY = 8  # a member that has lived so many times its host's last rest clears its host's record
+_HEALTHY = 8  # a member that has lived that many times its host's last rest clears its host's record
 
 
 class ElasticLimits(NamedTuple):
@@ -79,7 +79,7 @@ class AnnounceUpdate(NamedTuple):
 
 
 class FailJob(NamedTuple):
-    """The job cannot go on."""
+    """The job cannot continue."""
 
     text: str
 
@@ -231,10 +231,6 @@ class Membership:
         """Where a live worker runs; empty if it is not known."""
         return self._workers[worker].host if worker in self._workers else ""
 
-    def has_state(self, worker: int) -> bool:
-        """Whether it is alive and has been a member."""
-        return worker in self._workers and self._workers[worker].joined > 0
-
     # ---- decisions ----
 
     def _settle(self, now: float) -> list[Action]:
@@ -369,7 +365,7 @@ class Membership:
                 return []
             if not self.limits.restartable:
                 return self._fail(
-                    "all workers that held the state of the training are gone, so there is nothing to go on from. Save "
+                    "all workers that held the state of the training are gone, so the job cannot continue. Save "
                     "checkpoints, and start the job again from the last one."
                 )
         ready.sort(key=_seniority)

@@ -65,7 +65,7 @@ class _Model(Variables):
 
 
 class ModelState(ObjectState):
-    """A Keras model, its optimizer, and whatever else a training needs to go on.
+    """A Keras model, its optimizer, and whatever else a training needs to continue.
 
     Args:
         model: A model that is built.

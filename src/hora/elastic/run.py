@@ -48,7 +48,7 @@ S = TypeVar("S", bound=_State)
 
 
 def is_fault(error: HorovodInternalError) -> bool:
-    """Whether the training can go on with those who are left.
+    """Whether the training can continue with those who are left.
 
     >>> is_fault(MismatchError("the ranks disagree"))
     False
@@ -86,10 +86,10 @@ def run_fn(func: Callable[Concatenate[S, P], R], reset: Callable[[], None] = res
             except HorovodInternalError as error:
                 if not is_fault(error):
                     raise
-                _log.info("going back to the last commit: %s", error)
+                _log.info("restoring the last commit: %s", error)
                 state.restore()
             except HostsUpdatedInterrupt:
-                _log.info("others have come, or some are to leave: meeting anew")
+                _log.info("workers joined or left: starting a new generation")
             changed = True
 
     return elastic
@@ -115,7 +115,7 @@ def unwrapping(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Decorate a function that trains, so that it goes on when workers are lost or come.
+    """Decorate a function that trains, so that it continues when workers are lost or added.
 
     >>> from hora.elastic.state import ObjectState
     >>> @run

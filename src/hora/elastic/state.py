@@ -258,7 +258,7 @@ class ObjectState(State):
         engine = session.engine()
         own_word = struct.pack(
             "<q", 2 * self._commits - self._beyond
-        )  # a commit that is whole is better than one beyond
+        )  # a commit that is complete is better than one beyond
         said = [struct.unpack("<q", word)[0] for word in engine.exchange("elastic.commits", own_word)]
         furthest = max(said)
         if furthest < -1:

@@ -208,6 +208,7 @@ def _check_name(name: str, line: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"name={name[:80]!a}: the character {name[error.start]!a} is half of one and cannot be sent to other ranks "
-            f"({line}). It often comes from a file name that is not UTF-8; use name.encode(errors='replace').decode()."
+            f"name={name[:80]!a}: the name contains an unpaired surrogate, {name[error.start]!a}, and cannot be sent "
+            f"to other ranks ({line}). It often comes from a file name that is not UTF-8; use "
+            "name.encode(errors='replace').decode()."
         ) from None

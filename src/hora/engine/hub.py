@@ -174,7 +174,7 @@ class Hub:
                 for coordinator in [*self._coordinators]:
                     self._guarded(lambda: self._deliver(coordinator), coordinator)  # noqa: B023
         except Exception:
-            _log.exception("the hub stopped on an error of its own")
+            _log.exception("internal error in the hub; it stops")
         finally:
             self._shut()
 
@@ -185,7 +185,7 @@ class Hub:
         except Exception as error:
             if not isinstance(error, WireError) and repr(error) not in self._complaints:  # once, not at every turn
                 self._complaints.add(repr(error))
-                _log.exception("the hub met an error of its own and goes on")
+                _log.exception("internal error in the hub; it continues")
             if coordinator is not None:
                 self._give_up(
                     coordinator, str(error) if isinstance(error, WireError) else f"an error of Hora's: {error!r}"

@@ -202,7 +202,7 @@ class HubConnection:
         except WireError as error:
             reason = str(error)
         except Exception as error:
-            _log.exception("the line to the hub broke on an error of its own")
+            _log.exception("the connection to the hub failed: internal error")
             reason = f"{type(error).__name__}: {error}"
         finally:
             if self._pidfd >= 0:

@@ -65,7 +65,7 @@ class HubDiscovery(Protocol):
         """By the others: what is known by now. Raises OSError if there is nothing to be had in this way."""
 
     def close(self) -> None:
-        """By the others: it has found; by the lowest rank: all have come, or will not. Nothing of it is left."""
+        """Clean up. Called by the lowest rank when all have connected, by the others once connected."""
 
 
 def discoveries(world: World, members: tuple[int, ...], deadline_s: float) -> list[HubDiscovery]:

@@ -223,8 +223,8 @@ def _call(world: World, settings: Settings, members: tuple[int, ...]) -> HubConn
             ) from error
     if len(secret) != SECRET_BYTES:
         raise EnvironmentUnfit(
-            f"the hub listens at {', '.join(world.hub_addresses)} (HORA_HUB_ADDRESSES), but the job's secret did not "
-            "come along. Start the workers with hora run."
+            f"the hub listens at {', '.join(world.hub_addresses)} (HORA_HUB_ADDRESSES), but the job's secret is "
+            "missing. Start the workers with hora run."
         )
     try:
         channel = reach(world.hub_addresses, secret, timeout_s=settings.start_deadline_s(len(members)))
@@ -379,7 +379,7 @@ def _open(sock: socket.socket, host_pid: int) -> HubConnection:
 def _hub_lost(world: World, members: tuple[int, ...], error: WireError) -> PeerLostError:
     if _given(world):
         return PeerLostError(f"the launcher is gone ({error}), so this worker cannot go on. End it.", host=world.host)
-    text = f"rank {members[0]}, which the others meet at, is gone ({error}). Look at its output for the reason."
+    text = f"rank {members[0]}, which runs the rendezvous, has ended ({error}). Look at its output for the reason."
     return PeerLostError(text, rank=0, host=world.host, status=str(error))
 
 

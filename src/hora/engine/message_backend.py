@@ -353,7 +353,11 @@ class MessageBackend(Backend):
         if hub_rank >= 0 and hub_rank != self._rank:
             self._end(peer_lost(self._meeting.peers[hub_rank], reason))
         else:
-            self._end(lambda name: PeerLostError(f"the launcher is gone ({reason}); '{name}' cannot finish. End this."))
+            self._end(
+                lambda name: PeerLostError(
+                    f"the launcher is gone ({reason}); '{name}' cannot finish. Stop this process."
+                )
+            )
 
     def _end(self, end: Ender) -> None:
         with self._moved:

@@ -103,7 +103,7 @@ class Monitor:
                 continue  # the generation is ending; whoever waits is told by the backend
             except Exception:
                 if not self._stop.is_set():
-                    _log.exception("the monitor stumbled; stalls are still watched for")
+                    _log.exception("internal error in the monitor; stall detection continues")
 
     def _look(self) -> None:
         fail_s = self._settings.stall_fail_s

@@ -87,7 +87,7 @@ class Rendezvous:
 
     def _invalid(self, hello: Hello) -> str | None:
         if hello.size != self._size:
-            return f"rank {hello.rank} believes in a world of {hello.size}, but {self._size} workers were launched."
+            return f"rank {hello.rank} expects {hello.size} workers, but {self._size} workers were launched."
         members = hello.members
         if sorted(set(members)) != list(members) or not all(0 <= rank < self._size for rank in members):
             return f"ranks {list(members)} are not an ascending list of ranks between 0 and {self._size - 1}."

@@ -98,7 +98,7 @@ class TableBackend(Backend):
         return TableOperation(self, request)
 
     def not_finite(self, number: int) -> tuple[NotFinite, ...]:
-        """Who brought the inf or nan that is in the result of a ticket."""
+        """Ranks whose input contained the inf or nan in the result of a ticket."""
         size = len(self.peers)
         places = (ctypes.c_uint64 * (size + 1))()
         if not self._lib.not_finite(self._core, number, places):

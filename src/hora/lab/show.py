@@ -115,7 +115,7 @@ def gain_text(finding: Row) -> str:
 
 
 def capital(text: str) -> str:
-    """With a capital first.
+    """The text with a capital first.
 
     >>> capital("rank 1 is late"), capital("")
     ('Rank 1 is late', '')

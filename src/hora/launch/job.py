@@ -67,8 +67,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobResult(NamedTuple):
-    """How it went: the exit code to pass on, the first failure if any, every worker's end in the order seen; and what
-    was kept back for whoever tells of it."""
+    """How the job ended: the exit code to pass on, the first failure if any, every worker's end in the order seen; and
+    the output that was held back."""
 
     exit_code: int
     first: failure.Ending | None

@@ -87,7 +87,7 @@ class JobOutput:
         self._pump.finish()
 
     def last_words(self) -> dict[int, bytes]:
-        """What was kept back, by rank: nobody has seen it yet. After ``close``."""
+        """The output that was held back and not shown yet, by rank. After ``close``."""
         return {rank: stream.last_words for rank, stream in self._errors.items() if stream.last_words}
 
     def _open_files(self, ranks: Sequence[int]) -> dict[tuple[int, str], BinaryIO]:

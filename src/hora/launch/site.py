@@ -39,19 +39,19 @@ class AnySite(Protocol):
 
 
 class Site(AnySite, Protocol):
-    """Of a job whose workers all start at once. It makes the hub once somebody may need it, and closes it."""
+    """The site of a job whose workers all start at once. It makes the hub once somebody may need it, and closes it."""
 
     def start(self) -> None:
         """Begin. Raises EnvironmentUnfit if the job cannot be started."""
 
 
 class ElasticSite(AnySite, Protocol):
-    """Of an elastic job. Its hub is set before anything is started."""
+    """The site of an elastic job. Its hub is set before anything is started."""
 
     secret: bytes | None  # of the job, if workers have to prove that they know it
 
     def want(self, hosts: Mapping[str, int]) -> None:
-        """These hosts, with so many slots, may be used; see that they can be."""
+        """These hosts, with that many slots, may be used; see that they can be."""
 
     def usable(self) -> Mapping[str, int]:
         """Those on which workers can be started now."""
@@ -66,7 +66,7 @@ class ElasticSite(AnySite, Protocol):
         """Those whose process is stopped at this moment, as far as is known."""
 
     def complaint(self) -> str:
-        """What is to be told of hosts that cannot be used; empty if nothing is new."""
+        """A message about hosts that cannot be used; empty if nothing is new."""
 
     def hopeless(self) -> str:
         """Why no host at all can be used, if that is certain."""

@@ -64,7 +64,7 @@ class Supervisor(ABC):
         self._interrupted_by: signal.Signals | None = None
 
     def run(self) -> None:
-        """From the first process to the last."""
+        """Run the job, from its first process to its last."""
         try:
             with limits_named("the job cannot be started"):
                 self.start()
@@ -159,7 +159,7 @@ class Supervisor(ABC):
 
 
 class _Supervisor(Supervisor):
-    """Of a job whose workers all start at once, and which ends with the first failure."""
+    """Supervises a job whose workers all start at once, and which ends with the first failure."""
 
     _site: Site
 

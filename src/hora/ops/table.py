@@ -217,8 +217,8 @@ TABLE: tuple[Collective, ...] = (
         Kind.ALLTOALL,
         (Form.SYNC, Form.ASYNC),
         "Send a slice of rows to each rank, and concatenate the slices received, in rank order.",
-        "Rank i gets the next ``splits[i]`` rows of the first dimension; rows beyond the sum of the splits stay at"
-        " home. Dimensions other than the first must be equal everywhere. A 0-d tensor is refused.",
+        "Rank i gets the next ``splits[i]`` rows of the first dimension; rows beyond the sum of the splits are not"
+        " sent. Dimensions other than the first must be equal everywhere. A 0-d tensor is refused.",
         (
             TENSOR,
             Argument(

@@ -1,4 +1,4 @@
-"""How long will it take? Step time, speed and efficiency of a job on more workers than it has run on.
+"""Predictions: step time, speed and efficiency of a job on more workers than it has run on.
 
 - ``network``      how long an allreduce takes, by latency and bandwidth inside and between hosts
 - ``step``         how long a step takes, by compute, jitter, communication and overlap
@@ -9,5 +9,5 @@
 - ``calibrate``    measures a calibration on this machine
 - ``check``        the predictor against published tables
 - ``coordinator``  what agreement costs with a thousand ranks, simulated
-- ``forecast``     what `hora plan` says of time and efficiency
+- ``forecast``     what `hora plan` prints about time and efficiency
 """

@@ -19,8 +19,19 @@ from hora.errors import BadData, UsageError
 from hora.predict.fit import FitRow, Priors, fit
 from hora.predict.model import Model, Setting
 from hora.predict.network import Algorithm, Link, parse_link
+from hora.schedule.plan import IMAGENET_SAMPLES, LearningRatePlan
 
-__all__ = ["Basis", "Calibration", "LinkFacts", "ThroughputTable", "basis_of_step", "named", "read", "study"]
+__all__ = [
+    "Basis",
+    "Calibration",
+    "LinkFacts",
+    "ThroughputTable",
+    "basis_for",
+    "basis_of_step",
+    "named",
+    "read",
+    "study",
+]
 
 STUDY = "study"  # what stands for the reference study in the place of a file
 RESNET50_BYTES = 102_228_128
@@ -108,11 +119,11 @@ def model_of(given: Calibration) -> Basis:
     if given.inside is None:
         assumed.append(f"inside a host gradients move at {_link_text(USUAL_INSIDE)}")
     if given.between is None:
-        assumed.append(f"between hosts they move at {_link_text(USUAL_BETWEEN)}, as over 10 Gbit Ethernet; say --link")
+        assumed.append(f"between hosts they move at {_link_text(USUAL_BETWEEN)}, as over 10 Gbit Ethernet; give --link")
     if given.exposed is None:
         assumed.append(f"{USUAL_EXPOSED:.0%} of communication is not hidden behind the backward pass")
     if given.jitter is None:
-        assumed.append(f"a worker's steps scatter by {USUAL_JITTER:.0%}, and all wait for the slowest")
+        assumed.append(f"a worker's step time varies by {USUAL_JITTER:.0%}, and all wait for the slowest")
     rng = np.random.default_rng(1)
 
     def spread(value: float, share: float) -> NDArray[np.float64]:
@@ -142,7 +153,7 @@ def model_of(given: Calibration) -> Basis:
 
 
 def basis_of_step(step_s: float, batch: int, *, gradient_bytes: float = RESNET50_BYTES, per_host: int = 4) -> Basis:
-    """From nothing but the step of one worker.
+    """A basis from nothing but the step time of one worker.
 
     >>> basis = basis_of_step(0.3, 64, gradient_bytes=102e6, per_host=4)
     >>> basis.about
@@ -152,7 +163,7 @@ def basis_of_step(step_s: float, batch: int, *, gradient_bytes: float = RESNET50
     """
     about = f"one worker's step of {1e3 * step_s:.3g} ms with {batch} samples"
     if not 0 < step_s < math.inf:
-        raise UsageError(f"a step of {1e3 * step_s:g} ms. It must take time to be predicted. Give milliseconds above 0")
+        raise UsageError(f"a step of {1e3 * step_s:g} ms cannot be predicted. Give milliseconds above 0")
     return model_of(
         Calibration(compute_s=step_s, batch=batch, gradient_bytes=gradient_bytes, per_host=per_host, about=about)
     )
@@ -165,6 +176,22 @@ def study(framework: str = "horovod+pytorch") -> Basis:
     about = f"ResNet-50 with {framework} as the reference study measured it: P100 GPUs, 4 a host, FDR InfiniBand"
     fitted = f"fitted to published rows of up to {FITTED_UP_TO} GPUs, with the network the study describes"
     return Basis(fit_study(framework).steady(), about, (fitted,))
+
+
+def basis_for(plan: LearningRatePlan, *, step_s: float | None = None, calibration: str | None = None) -> Basis | None:
+    """What the time of a plan is predicted from: one worker's step, a calibration, or the study if the samples are
+    ImageNet's. None if nothing is known.
+
+    >>> basis_for(LearningRatePlan(samples=1000, batch=64), step_s=0.3).about
+    "one worker's step of 300 ms with 64 samples"
+    >>> basis_for(LearningRatePlan(samples=1000)) is None
+    True
+    """
+    if step_s is not None:
+        return basis_of_step(step_s, plan.batch)
+    if calibration is not None:
+        return named(calibration)
+    return study() if plan.samples == IMAGENET_SAMPLES else None
 
 
 def named(text: str) -> Basis:
@@ -187,7 +214,7 @@ def read(file: Path) -> Basis:
         ) from reason
     except msgspec.MsgspecError as reason:
         raise BadData(
-            f"{file} is no calibration: {reason}. Predictions are made of nothing else. Give it rows (batch, workers, "
+            f"{file} is not a calibration: {reason}. Give it rows (batch, workers, "
             "images_per_s), or compute_s, batch, gradient_bytes and per_host, as docs/predict.md shows"
         ) from reason
 

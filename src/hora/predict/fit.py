@@ -61,7 +61,7 @@ class Priors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def fit(
     rows: Sequence[FitRow], *, priors: Priors | None = None, first: FirstBatch | None = None, seed: int = 1
 ) -> Model:
-    """Fit the model to the rows of one framework. One worker's row tells most about compute.
+    """Fit the model to the rows of one framework. One worker's row determines compute best.
 
     >>> rows = [FitRow(32, 1, 320.0), FitRow(32, 2, 600.0), FitRow(32, 4, 1200.0), FitRow(32, 8, 2300.0)]
     >>> found = fit(rows).images_per_s(32, 16)

@@ -1,4 +1,4 @@
-"""What a job is expected to take, as `hora plan` says it: for these workers, for many more, and on what assumptions."""
+"""The forecast that `hora plan` prints: for these workers, for many more, and its assumptions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from hora.predict.calibration import Basis
 from hora.predict.model import Forecast, Interval
 from hora.predict.network import ALGORITHMS, Algorithm
+from hora.schedule.plan import LearningRatePlan
 from hora.text import size_text
 
-__all__ = ["FAR", "Outlook", "as_json", "outlook"]
+__all__ = ["FAR", "Outlook", "document", "outlook", "outlook_of"]
 
 FAR = (256, 1024, 4096)  # workers that nobody here has, but somebody asks about
 ALWAYS = (
-    "every worker's input keeps up, and validation, checkpoints and start-up are not counted",
+    "every worker's data loading keeps up, and validation, checkpoints and start-up are not counted",
     "a worker's batch stays the same, so the global batch grows with the workers",
 )
 FAR_ASSUMPTIONS = (
-    "all hosts are as near to each other as two are: no switch in between is shared or full",
-    "the scatter of workers' steps stays normal, without rare long pauses",
+    "all hosts are connected as well as two are: no switch in between is shared or overloaded",
+    "the step times of workers stay normally distributed, without rare long pauses",
     "agreeing on what to sum is not counted: it takes Hora's coordinator about 0.5 ms a worker and step",
 )
 
@@ -76,6 +77,32 @@ def _how(algorithm: Algorithm) -> str:
     }[algorithm]
 
 
-def as_json(seen: Outlook) -> dict[str, Any]:
-    """For ``--json``."""
-    return asdict(seen)
+def outlook_of(plan: LearningRatePlan, basis: Basis) -> Outlook:
+    """Forecast the run of a learning-rate plan.
+
+    >>> from hora.predict.calibration import basis_of_step
+    >>> outlook_of(LearningRatePlan(workers=8, batch=64, epochs=1), basis_of_step(0.3, 64)).total_steps
+    2502
+    """
+    return outlook(
+        basis, workers=plan.workers, batch=plan.batch, accumulation=plan.accumulation, total_steps=plan.total_steps
+    )
+
+
+def document(plan: LearningRatePlan, seen: Outlook | None) -> dict[str, Any]:
+    """A plan and its forecast as `hora plan --json` writes them, with the learning rate of every epoch.
+
+    >>> made = document(LearningRatePlan(workers=8, epochs=2), None)
+    >>> made["global_batch"], made["epochs"], made["predicted"]
+    (256, [{'epoch': 0, 'lr': 0.1}, {'epoch': 1, 'lr': 0.1}], None)
+    """
+    return {
+        "plan": plan,
+        "global_batch": plan.global_batch,
+        "peak_lr": plan.peak_lr,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "total_steps": plan.total_steps,
+        "cautions": plan.cautions(),
+        "epochs": [{"epoch": epoch, "lr": plan.lr_at_epoch(epoch)} for epoch in range(max(1, round(plan.epochs)))],
+        "predicted": None if seen is None else asdict(seen),
+    }

@@ -2,7 +2,7 @@
 run on many workers.
 
 A plan counts samples, never steps: steps mean something else on every number of workers. It is immutable; a run that
-goes on with more or fewer workers makes another with ``resized`` and asks it at the same number of samples.
+continues with more or fewer workers makes another with ``resized`` and asks it at the same number of samples.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from hora.errors import UsageError
 from hora.schedule.decay import Decay
 from hora.schedule.warmup import Rates, Warmup
 
-__all__ = ["Last", "LearningRatePlan", "Rule"]
+__all__ = ["IMAGENET_SAMPLES", "Last", "LearningRatePlan", "Rule"]
 
 Rule = Literal["none", "linear", "sqrt", "lars"]
 Last = Literal["drop", "keep"]
 
+IMAGENET_SAMPLES = 1_281_167  # training images
 PLAIN_SGD_LIMIT, LARS_LIMIT = 8192, 32768  # largest global batch known to keep ResNet-50's accuracy on ImageNet
 LARS_RATES = ((32768, 31.2), (16384, 25.0), (0, 10.0))  # (batch from, base rate) as MLPerf's ResNet-50 has them
 STUDY_THRESHOLDS = {"stepping": 512, "gradual": 128}  # below this global batch the study's scripts do not warm up
@@ -50,7 +51,7 @@ class LearningRatePlan(msgspec.Struct, frozen=True, kw_only=True):
     warmup: Warmup = Warmup()
     decay: Decay = Decay()
     epochs: float = 90.0
-    samples: int = 1_281_167  # of one epoch; ImageNet's
+    samples: int = IMAGENET_SAMPLES  # in one epoch
     last: Last = "drop"  # whether an epoch ends with a smaller step for the samples left over
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ def stretches(plan: LearningRatePlan) -> list[EpochRange]:
 
 
 def _thinned(found: list[EpochRange], most: int = 16) -> list[EpochRange]:
-    """At most that many, each of as many epochs."""
+    """At most that many stretches, each of the same number of epochs."""
     if len(found) <= most:
         return found
     starts = [i * len(found) // most for i in range(most)]

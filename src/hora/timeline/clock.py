@@ -41,7 +41,7 @@ class ClockCorrection(NamedTuple):
     offset_us: float = 0.0
     drift: float = 0.0
     error_us: float | None = 0.0  # None: not known
-    shift: int = 0  # it began to record so many rounds later
+    shift: int = 0  # it began to record that many rounds later
 
     def at(self, us: int) -> int:
         """A time of this rank on the common clock.
@@ -176,7 +176,7 @@ def _between(one: Track, other: Track) -> ClockCorrection:
 
 
 def _shifts(one: Track, other: Track) -> list[int]:
-    """By how many rounds the files may be apart: none, or what one has less, if it began to record later."""
+    """The possible numbers of rounds by which the files differ: none, or those that one lacks, if it started later."""
     mine, theirs = (Counter(op.name for op in track.operations) for track in (one, other))
     missing = Counter(mine[name] - theirs[name] for name in mine.keys() & theirs.keys())
     usual = missing.most_common(1)[0][0] if missing else 0
@@ -195,7 +195,7 @@ def _pairs(one: Track, other: Track, shift: int) -> _Pairs:
 
 
 def _by_arrivals(rank: int, pairs: _Pairs) -> ClockCorrection | None:
-    """From arrivals that both wrote down; a file may have moved some of them to keep its slices nested."""
+    """The offset from arrivals that both recorded; a file may have moved some of them to keep its slices nested."""
     seen = [a.ticks[r] - b.ticks[r] for a, b in pairs if len(a.ticks) > 1 for r in a.ticks.keys() & b.ticks.keys()]
     if not seen:
         return None
@@ -225,7 +225,7 @@ def _by_ends(rank: int, pairs: _Pairs) -> ClockCorrection | None:
 
 
 def _bounds(a: TimelineOperation, b: TimelineOperation) -> _Bounds:
-    """Of what is to be added to b's times: a ends after b began, and b after a."""
+    """Bounds of what is added to b's times: a ends after b began, and b after a."""
     return _Bounds(float(b.end_us), _begun(a) - b.end_us, a.end_us - _begun(b), a.end_us - b.end_us)
 
 

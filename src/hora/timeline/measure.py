@@ -195,7 +195,7 @@ def _rank_time(rank: int, own_file: bool, lived: list[RankOperation]) -> tuple[R
 
 
 def _tails(lived: list[RankOperation], starts: list[int]) -> list[tuple[int, int]]:
-    """In each step, from the last submission to the last end, or to the next step if that begins before."""
+    """The tail of each step, from the last submission to the last end, or to the next step if that begins before."""
     tails = []
     for begin, end in zip(starts, [*starts[1:], len(lived)], strict=True):
         step = lived[begin:end]
@@ -223,7 +223,7 @@ def _by_culprit(parts: Sequence[TimelineSpan]) -> dict[int, int]:
 
 
 def _late_steps(inside: list[TimelineSpan], begins: list[int]) -> dict[int, int]:
-    """In how many steps each rank was the one most waited for, for a hundredth of the step at least."""
+    """The number of steps in which each rank was the one most waited for, for a hundredth of the step at least."""
     found: Counter[int] = Counter()
     if len(begins) < 2:
         return {}

@@ -30,7 +30,7 @@ _NAMES = {
 
 
 def write(path: Path, tracks: Sequence[Track], clocks: Sequence[ClockCorrection]) -> None:
-    """One file, whole or not there; compressed if it is named ``.gz``, which Perfetto opens as well.
+    """One file, complete or absent; compressed if it is named ``.gz``, which Perfetto opens as well.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:

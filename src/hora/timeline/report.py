@@ -1,4 +1,4 @@
-"""From files to a report: reads what can be read, says what cannot, and goes on with the rest."""
+"""Makes a report of files: reads what can be read, reports what cannot, and continues with the rest."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def _notes(tracks: list[Track], numbers: Numbers) -> list[str]:
             for rank in missing
             if tracks[0].rank == 0 and first.with_name(f"{first.stem}.rank{rank}{first.suffix}").exists()
         ]
-        hint = f"; {first.stem}.rank{beside[0]}{first.suffix} lies beside the first: give it too" if beside else ""
+        hint = f"; {first.stem}.rank{beside[0]}{first.suffix} is in the same folder: give it too" if beside else ""
         notes.append(f"Missing: the {_files(missing)}{hint}.")
     if not numbers.arrivals_known:
         notes.append(
             "Arrivals are not known: these workers agreed by messages, and the files say when all had submitted, not "
-            "when each had. Who is late cannot be told; waiting for it counts as nothing in flight."
+            "when each had. It is not known who is late; waiting for it counts as nothing in flight."
         )
     for track in tracks:
         name = Path(track.path).name

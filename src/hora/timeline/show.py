@@ -224,8 +224,9 @@ def _clocks(clocks: Sequence[ClockCorrection]) -> list[str]:
                 )
             case _:
                 lines.append(
-                    f"Clock of rank {clock.rank}: nothing ties it to rank {clocks[0].rank}; its times are its own."
+                    f"Clock of rank {clock.rank}: it has no operation in common with rank {clocks[0].rank}, so their "
+                    "times cannot be compared."
                 )
     if not lines and len(clocks) > 1:
-        lines = ["Clocks: all ranks wrote down the same arrivals, so their times agree to 1 µs."]
+        lines = ["Clocks: all ranks recorded the same arrivals, so their times agree to 1 µs."]
     return lines

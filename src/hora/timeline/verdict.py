@@ -81,7 +81,7 @@ def straggler(numbers: Numbers) -> tuple[int, float] | None:
 
 
 def _waiting(numbers: Numbers, own: list[RankTime]) -> list[TimelineFinding]:
-    """For one rank, and for each other in turn."""
+    """Findings about waiting: for one rank, or for each other in turn."""
     if not numbers.arrivals_known or len(numbers.world) < 2:
         return []
     found, behind = [], straggler(numbers)
@@ -231,7 +231,7 @@ def _not_communication(own: list[RankTime]) -> TimelineFinding:
         share=idle,
         gain=exposed,
         what=f"Nothing is in flight {share_text(idle)} of the time: the workers compute, load data or idle; a timeline "
-        f"cannot tell which. Communication that nothing hides takes {share_text(exposed)}",
+        f"does not show which. Communication that nothing hides takes {share_text(exposed)}",
         change="Look at the input pipeline and the model first (py-spy, torch.profiler). Better communication would "
         "gain no more than that",
     )

@@ -354,7 +354,7 @@ class Channel:
     def detach(self) -> int:
         """The descriptor of the socket, which is the caller's from now on; nothing may have come that was not read."""
         if self._received or self._endpoint.partial_since is not None:
-            raise WireError("the peer went on before it was asked to")
+            raise WireError("the peer sent data before it was asked to")
         return self._sock.detach()
 
     def close(self) -> None:

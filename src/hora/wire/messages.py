@@ -147,7 +147,7 @@ class Bye(Message, frozen=True):
 
 
 class Updated(Message, frozen=True):
-    """Elastic: other workers could be in a new generation. This one goes on until its workers come for that."""
+    """Elastic: other workers could be in a new generation. This one continues until its workers come for that."""
 
 
 class Entered(Message, frozen=True):

@@ -3,7 +3,7 @@
 A workload is a folder: ``options.py`` (what can be set; imports no framework), ``model.py``, ``data.py`` and
 ``train.py`` with ``train(options)``, the loop; ``keras_model.py`` and ``keras_train.py`` are the same in Keras. What
 the loops share is beside them: ``options`` (flags that all have), ``workers`` (those that a process plays), ``run`` and
-``keras_run`` (where a run is, what it keeps and tells) and what these are made of.
+``keras_run`` (a run's position, what it saves and prints) and what these are made of.
 """
 
 from __future__ import annotations

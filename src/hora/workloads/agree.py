@@ -1,4 +1,4 @@
-"""What all ranks must have alike before they train together: found out at the start, and told to all of them.
+"""What all ranks must have alike before they train together: compared at the start, and reported on all of them.
 
 A rank that fails alone leaves the others waiting, and the reason is in one log of many. So whatever may fail on some
 ranks only (a folder that is missing on one host) is done here, and fails on all of them with the same words.
@@ -63,7 +63,7 @@ def say(*lines: str) -> None:
 
 
 def same(facts: Mapping[str, Any]) -> None:
-    """Refuse to go on, on every rank, unless all of them have the same facts.
+    """Refuse to continue, on every rank, unless all of them have the same facts.
 
     >>> session.init()
     >>> same({"samples": 60000})
@@ -75,7 +75,7 @@ def same(facts: Mapping[str, Any]) -> None:
         if len(set(values.values())) > 1:
             raise UsageError(
                 _table(f"{name} is not the same on all ranks", values)
-                + "\nThey would train on different things. Give all of them the same data and options."
+                + "\nThey would train differently. Give all of them the same data and options."
             )
 
 

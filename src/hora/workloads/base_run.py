@@ -1,4 +1,4 @@
-"""What a run is, whichever framework computes: where it is, what it keeps, when, and what it tells.
+"""What a run is, whichever framework computes: its position, what it saves and when, and what it prints.
 
 ``hora.workloads.run`` (torch) and ``hora.workloads.keras_run`` derive from it, and say how a step is driven and what
 of theirs goes into a checkpoint. Nothing here computes with one.
@@ -49,7 +49,7 @@ class BaseRun(ABC):
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
-        quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
+        quiet: The workload prints lines of its own; the run prints nothing about steps and epochs.
         fields: More to put into a checkpoint, plain data; called on rank 0.
         names: A checkpoint's file name from (finished epochs, step, whether at an epoch's end).
         best_name: A second name for the best checkpoint.
@@ -113,7 +113,7 @@ class BaseRun(ABC):
         preempted()  # from now on a signal is a request to save and leave
 
     def _take_files(self) -> None:
-        """The first rank keeps the run's files and tells of it; if it was lost, another one does."""
+        """The first rank writes the run's files and messages; if it was lost, another one does."""
         if (self._record is None) == self._is_first:
             self._close_files()
             self._record, self._note = self._open_files() if self._is_first else (None, None)
@@ -182,8 +182,8 @@ class BaseRun(ABC):
         return self._order.plans(self._ranks, epoch)
 
     def _steps(self, batches: Iterable[T], parts: int) -> Iterator[list[T]]:
-        """The batches of each step that is left of this epoch, so many of them. Sets the learning rate before each; at
-        the end BN statistics are the mean of all workers'."""
+        """The batches of each remaining step of this epoch. Sets the learning rate before each; then BN statistics
+        are the mean of all workers'."""
         source = iter(batches)
         self._separate()
         self._clock.start()
@@ -206,7 +206,7 @@ class BaseRun(ABC):
         self._average()
 
     def _set_rate(self) -> None:
-        """For the next step."""
+        """Set the rate of the next step."""
         self.lr = self.plan.lr_at_epoch(self._order.position) if self._turns is None else 0.0
         self._put_rate()
 
@@ -250,7 +250,7 @@ class BaseRun(ABC):
         if leaves:
             self.save()
             saved = f"saved {self.checkpoint}" if self.options.save else "nothing is saved (--no-save)"
-            self.say(f"asked to leave: {saved} after step {self.step_number}")
+            self.say(f"stopping as requested: {saved} after step {self.step_number}")
             raise SystemExit(PREEMPTED_EXIT_CODE)
         if self._order.steps_left and self._is_time_to_save(before, self._order.position):
             self.save()
@@ -324,7 +324,7 @@ class BaseRun(ABC):
             self.say("  ".join([f"{what} done in {seconds:.1f} s", *progress.metrics_text(means | self.validation)]))
 
     def _tell_end(self) -> None:
-        """What came of it, where it is, and what to do with it."""
+        """Print the results, where they are, and what to do with them."""
         clock, folder, found = self._clock, str(self.options.out_folder), self.validation
         took = self.step_number, clock.seconds, clock.images_per_s
         self.say(progress.the_end(*took, found, self.checkpoint, folder))
@@ -414,15 +414,15 @@ class BaseRun(ABC):
         return str(path)
 
     def _resume(self, resume: str, overwrite: bool) -> str:
-        """Go on from a checkpoint if that was asked for; what there is to say about it."""
+        """Continue from a checkpoint if that was asked for; what there is to say about it."""
         path = agree.on_first(self._keeper.choose, resume, overwrite)
         if path is None:
             return ""
         content: dict[str, Any] = agree.on_first(self._read, path)
         self.checkpoint = str(path)
         alike = agree.everywhere(self._restore, content, path)
-        anew = "" if alike else ": it was of another number of workers, so what belonged to each begins anew"
-        return f"going on from {path}, after step {self.step_number}{anew}"
+        anew = "" if alike else ": it was saved by another number of workers, so per-worker state is reset"
+        return f"resuming from {path}, after step {self.step_number}{anew}"
 
     def _restore(self, content: dict[str, Any], path: Path) -> bool:
         """Put everything back; whether all of it, down to the random numbers."""
@@ -465,7 +465,7 @@ class BaseRun(ABC):
 
     @abstractmethod
     def _rest(self, resting: bool) -> None:
-        """Train on this worker's own gradients, or go on averaging them."""
+        """Train on this worker's own gradients, or keep averaging them."""
 
     @abstractmethod
     def _average(self) -> None:

@@ -91,7 +91,7 @@ def try_out(framework: str, environ: Mapping[str, str]) -> Bf16Support:
 
 
 def settings(options: WorkloadOptions, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """The variables that workers need to compute as they are asked to; ``say`` tells the user of them. Raises if there
+    """The variables that workers need to compute in the chosen precision; ``say`` reports them. Raises if there
     are none.
 
     >>> settings(WorkloadOptions(), {}, print)
@@ -110,8 +110,8 @@ def settings(options: WorkloadOptions, environ: Mapping[str, str], say: Callable
             else f"--precision bf16: {fails}, also with {_text(known)}. Train with --precision float32."
         )
     if variables:
-        announced = f"bfloat16 as this processor announces it does not work ({wrong})"
-        say(f"{announced}; with {_text(variables)} it does, so that is set for this run")
+        announced = f"this processor reports bfloat16, but it does not work ({wrong})"
+        say(f"{announced}; with {_text(variables)} it works, so that is set for this run")
     return variables
 
 

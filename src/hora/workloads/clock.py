@@ -1,4 +1,4 @@
-"""How long things take in a run: steps, the first one apart, and the speed of late."""
+"""How long things take in a run: steps, the first one apart, and the recent speed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepClock:
 
     @property
     def images_per_s(self) -> float:
-        """Of all steps but the first."""
+        """Images/s of all steps but the first."""
         return self._samples / self.training_s if self.training_s else 0.0
 
     @property

@@ -1,11 +1,11 @@
-"""A run of an elastic job (`hora train … --elastic 1:4`): how it goes on when workers are lost or come.
+"""A run of an elastic job (`hora train … --elastic 1:4`): how it continues when workers are lost or added.
 
 All that a run is goes into one state (``hora.torch.elastic``): model, optimizers, and where it is. It is committed
 after every step and at the end of every epoch, which copies next to nothing. When the workers have changed, whoever
 lacks the state gets it, each finds out which workers it plays now, the first rank keeps the run's files, and the loop
-is entered again: it goes on after the last committed step, as one does that goes on from a checkpoint.
+is entered again: it continues after the last committed step, as one does that continues from a checkpoint.
 
-If nobody has the state, the run begins, or, if all workers were lost at once, goes on from its newest checkpoint.
+If nobody has the state, the run begins, or, if all workers were lost at once, continues from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -77,6 +77,6 @@ class RunState(TorchState):
 def nothing_to_go_on_from(folder: object) -> EnvironmentUnfit:
     """All were lost before there was a checkpoint."""
     return EnvironmentUnfit(
-        f"all workers were lost at once, and there is no checkpoint in {folder} yet to go on from. Start the run "
+        f"all workers were lost at once, and there is no checkpoint in {folder} yet to continue from. Start the run "
         "again; --save-every 0.1 writes checkpoints more often."
     )

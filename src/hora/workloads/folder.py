@@ -104,7 +104,7 @@ class RunNote:
         threads: int = 0,
         earlier: RunFile | None = None,
     ) -> None:
-        """With ``earlier``, goes on with what another worker of the same elastic job has noted until it was lost."""
+        """With ``earlier``, continue the record of another worker of the same elastic job, which was lost."""
         self._path = options.out_folder / FILE
         self._file = RunFile(
             workload=options.workload,
@@ -176,7 +176,7 @@ def ending(error: BaseException | None) -> tuple[State, str]:
     """The state that an exception leaves behind, and one line about it.
 
     >>> ending(None), ending(SystemExit(75)), ending(KeyError("loss"))
-    (('done', ''), ('interrupted', 'asked to leave'), ('failed', "KeyError: 'loss'"))
+    (('done', ''), ('interrupted', 'stop requested'), ('failed', "KeyError: 'loss'"))
     """
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "done", ""
@@ -184,7 +184,7 @@ def ending(error: BaseException | None) -> tuple[State, str]:
         return "interrupted", "interrupted"
     if isinstance(error, SystemExit):
         left = error.code == PREEMPTED_EXIT_CODE
-        return ("interrupted", "asked to leave") if left else ("failed", f"exit code {error.code}")
+        return ("interrupted", "stop requested") if left else ("failed", f"exit code {error.code}")
     line = " ".join(str(error).split())[:500]
     if isinstance(error, HoraError) and line:
         return "failed", line
@@ -249,7 +249,7 @@ def _git() -> dict[str, Any]:
 
 
 def read(folder: Path) -> RunFile:
-    """The run.json of a folder; BadData if it is not there or not whole."""
+    """The run.json of a folder; BadData if it is missing or incomplete."""
     return read_json(folder / FILE, RunFile, "Give the --out folder of a run of 'hora train'.")
 
 

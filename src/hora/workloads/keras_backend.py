@@ -98,7 +98,7 @@ def on_torch() -> bool:
 
 
 def threads_wanted() -> int:
-    """Threads that this process was given by its launcher; 0 if nobody said."""
+    """Threads that this process was given by its launcher; 0 if it gave none."""
     said = env.environ().get("OMP_NUM_THREADS", "")
     return int(said) if said.isdecimal() else 0
 

@@ -1,10 +1,10 @@
-"""A run in Keras: where it is, what it keeps and what it tells. The loop of a workload is written around one.
+"""A run in Keras: its position, what it saves and what it prints. The loop of a workload is written around one.
 
 ::
 
     with KerasRun(options, plan, model) as run:
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), run.callback]
-        for epoch in run.epochs():                                # goes on where a checkpoint was written
+        for epoch in run.epochs():                                # continues where a checkpoint was written
             if run.steps_left:                                    # or only its validation is left
                 batches = run.batches(data.batch(plan) for plan in run.plans(epoch))
                 model.fit(batches, steps_per_epoch=run.batches_left, initial_epoch=epoch, epochs=epoch + 1,
@@ -16,7 +16,7 @@
 steps than another. A loop without ``fit`` takes ``run.steps`` in its place, and calls ``run.count`` and ``run.step``.
 
 Promises: those of ``hora.workloads.run``. A checkpoint is a plain Keras file, which ``keras.models.load_model`` reads,
-with what Hora needs to go on beside the weights: an attribute ``hora`` and a group ``hora``.
+with what Hora needs to continue beside the weights: an attribute ``hora`` and a group ``hora``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OURS = "hora"  # what Hora's attribute and group in a file are called
 
 
 def usual_name(epoch: int, step: int, whole: bool) -> str:
-    """What a checkpoint is called, after so many epochs, or in the middle of one.
+    """What a checkpoint is called, after that many epochs, or in the middle of one.
 
     >>> usual_name(3, 1800, True), usual_name(3, 2000, False)
     ('checkpoint-3.h5', 'checkpoint-3-step-2000.h5')
@@ -83,7 +83,7 @@ class KerasRun(BaseRun):
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
-        quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
+        quiet: The workload prints lines of its own; the run prints nothing about steps and epochs.
 
     Attributes:
         callback: for ``model.fit``, after all others.
@@ -92,7 +92,7 @@ class KerasRun(BaseRun):
         lr, step_s, data_s: of the step under way; of the last one, in seconds.
         best, improved: the best validation so far; whether it is the last one.
         extra: the workload's own state, plain data, kept in checkpoints.
-        loaded: the checkpoint that it went on from, without weights; {} if none.
+        loaded: the checkpoint that it continued from, without weights; {} if none.
     """
 
     framework = "keras"
@@ -319,7 +319,7 @@ class KerasRun(BaseRun):
                     for rank in range(len(ours))
                 ]
         except (KeyError, msgspec.DecodeError) as error:
-            raise DamagedCheckpoint(f"{path} is not whole: {error}. Give another checkpoint.") from None
+            raise DamagedCheckpoint(f"{path} is incomplete: {error}. Give another checkpoint.") from None
         if not content:  # somebody else's: Keras's, of whose number we take the epoch
             named = re.search(r"(\d+)\.(h5|hdf5)$", path.name)
             content = {"epoch": int(named[1]) if named else 0}
@@ -452,6 +452,6 @@ def _opened(path: Path) -> Any:
             raise UsageError(f"{path} cannot be read: {error}. Give another checkpoint.") from None
         if path.read_bytes()[:2] == b"PK":
             raise UsageError(
-                f"{path} is a checkpoint of --framework torch. Go on with that, or give another one."
+                f"{path} is a checkpoint of --framework torch. Continue with that, or give another one."
             ) from None
         raise DamagedCheckpoint(f"{path} is not a checkpoint of Keras, which is HDF5. Give another one.") from None

@@ -129,7 +129,7 @@ class Means:
         return everything.sums()
 
     def load_state(self, state: Mapping[str, tuple[float, int]]) -> None:
-        """Go on from there: rank 0 carries what all had."""
+        """Continue from there: rank 0 carries what all had."""
         self.clear()
         carries = self._replicated or session.rank() == 0
         self._sums = {name: (total, int(count)) for name, (total, count) in state.items() if carries}

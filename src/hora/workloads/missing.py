@@ -1,5 +1,5 @@
 """What to say when a workload's data is not there: the whole command that puts it where it is looked for. Imports no
-framework, so that it is said before one is."""
+framework, so that the message comes before one is imported."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from hora.schedule import LearningRatePlan, Rule, parse_decay, parse_warmup
 
 __all__ = ["Batch", "Decay", "Epochs", "LearningRate", "Warmup", "WorkloadOptions"]
 
-Epochs = Annotated[float, Meta(gt=0, description="Passes over the data; 0.5 is half of one.")]
-Batch = Annotated[int, Meta(gt=0, description="Samples each worker takes at a time.")]
-LearningRate = Annotated[float | None, Meta(description="The rate that works at --base-batch.")]
-Warmup = Annotated[str, Meta(description="How the rate rises at first, as in 'hora plan', such as gradual:5.")]
-Decay = Annotated[str, Meta(description="How the rate falls, as in 'hora plan', such as 30,60,80.")]
+Epochs = Annotated[float, Meta(gt=0, description="Number of epochs; may be a fraction, such as 0.5.")]
+Batch = Annotated[int, Meta(gt=0, description="Batch size per worker.")]
+LearningRate = Annotated[float | None, Meta(description="Learning rate at --base-batch.")]
+Warmup = Annotated[str, Meta(description="Learning-rate warm-up, as in 'hora plan', such as gradual:5.")]
+Decay = Annotated[str, Meta(description="Learning-rate decay, as in 'hora plan', such as 30,60,80.")]
 Precision = Literal["float32", "bf16", "fp16"]
 Compression = Literal["none", "fp16", "bf16", "power_sgd", "top_k", "one_bit", "int8"]
 Last = Literal["drop", "keep"]
@@ -44,7 +44,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     loads_ahead: ClassVar[bool] = False  # whether it has use for --loaders
 
     framework: Annotated[
-        Framework, Meta(description="What computes: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")
+        Framework, Meta(description="Framework: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")
     ] = "torch"
     device: Annotated[
         Device, Meta(description="Where to compute: cpu, cuda (a GPU), or auto: on a GPU if there is one.")
@@ -57,59 +57,57 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         str, Meta(description="Resume from a checkpoint: 'auto' for the newest in --out, if any, or its path; or 'no'.")
     ] = "no"
     overwrite: Annotated[bool, Meta(description="Delete the run that is in --out first.")] = False
-    seed: Annotated[int, Meta(ge=0, description="Of all random numbers.")] = 42
+    seed: Annotated[int, Meta(ge=0, description="Random seed.")] = 42
 
     lr: LearningRate = 0.1
-    base_batch: Annotated[int, Meta(gt=0, description="The batch of all workers together that --lr works at.")] = 256
-    rule: Annotated[Rule, Meta(description="How the rate grows with the batch.")] = "linear"
+    base_batch: Annotated[int, Meta(gt=0, description="Global batch size that --lr is for.")] = 256
+    rule: Annotated[Rule, Meta(description="How the learning rate scales with the global batch size.")] = "linear"
     warmup: Warmup = "none"
     decay: Decay = "none"
     schedule_epochs: Annotated[
-        float, Meta(ge=0, description="Epochs that the schedule is made for, if this run is a part of it; 0: --epochs.")
+        float,
+        Meta(ge=0, description="Epochs of the learning-rate schedule, if this run is a part of it; 0: --epochs."),
     ] = 0.0
 
-    accumulate: Annotated[int, Meta(gt=0, description="Batches whose gradients are added up before a step.")] = 1
-    emulate_workers: Annotated[
-        int, Meta(ge=0, description="Train as so many workers would, on those there are; 0: as many as there are.")
-    ] = 0
+    accumulate: Annotated[int, Meta(gt=0, description="Batches to accumulate per step.")] = 1
+    emulate_workers: Annotated[int, Meta(ge=0, description="Number of workers to emulate; 0: the real ones.")] = 0
     logical_workers: Annotated[
         int,
         Meta(
             ge=0,
-            description="Train as so many workers, with sums in their order: the same bits on any number of processes.",
+            description="Logical workers; results are bitwise independent of the number of processes.",
         ),
     ] = 0
-    last: Annotated[
-        Last, Meta(description="Whether an epoch ends with a smaller step for the samples left over, or without them.")
-    ] = "drop"
+    last: Annotated[Last, Meta(description="Keep or drop the last, incomplete batch.")] = "drop"
     precision: Annotated[
-        Precision, Meta(description="bf16 and fp16, whose loss is scaled, compute in 16 bits; weights stay float32.")
+        Precision,
+        Meta(description="Precision: bf16, fp16 (with loss scaling) or float32; weights stay float32."),
     ] = "float32"
-    compression: Annotated[Compression, Meta(description="Of gradients, between workers.")] = "none"
+    compression: Annotated[Compression, Meta(description="Gradient compression.")] = "none"
     strategy: Annotated[
         Strategy, Meta(description="Who averages gradients: Hora, or PyTorch's DistributedDataParallel, to compare.")
     ] = "hora"
-    loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 0
+    loaders: Annotated[int, Meta(ge=0, description="Number of data-loading processes per worker.")] = 0
 
     inter_threads: Annotated[
-        int, Meta(ge=0, description="Threads of the inter-op pool, for each worker; 0: as the framework has it.")
+        int, Meta(ge=0, description="Inter-op threads per worker; 0: the framework's default.")
     ] = 0
 
-    validate: Annotated[bool, Meta(description="Whether the model is validated after every epoch.")] = True
-    val_batch: Annotated[int, Meta(gt=0, description="Samples each worker takes at a time in validation.")] = 1000
+    validate: Annotated[bool, Meta(description="Validate after every epoch.")] = True
+    val_batch: Annotated[int, Meta(gt=0, description="Batch size per worker in validation.")] = 1000
 
-    save: Annotated[bool, Meta(description="Whether checkpoints are written.")] = True
+    save: Annotated[bool, Meta(description="Write checkpoints.")] = True
     save_every: Annotated[
         float, Meta(ge=0, description="Epochs between checkpoints, such as 1 or 0.25; 0: only at the end.")
     ] = 1.0
-    keep: Annotated[int, Meta(ge=0, description="Checkpoints that stay, besides the best one; 0: all.")] = 3
-    max_steps: Annotated[int, Meta(ge=0, description="End after so many steps; 0: after --epochs.")] = 0
+    keep: Annotated[int, Meta(ge=0, description="Recent checkpoints to keep, besides the best; 0: all.")] = 3
+    max_steps: Annotated[int, Meta(ge=0, description="Stop after this many steps; 0: after --epochs.")] = 0
     max_minutes: Annotated[
-        float, Meta(ge=0, description="End after so many minutes, with a validation and a checkpoint; 0: never.")
+        float, Meta(ge=0, description="Stop after this many minutes, with a validation and a checkpoint; 0: never.")
     ] = 0.0
-    log_every: Annotated[int, Meta(gt=0, description="Steps between lines in a log.")] = 100
+    log_every: Annotated[int, Meta(gt=0, description="Log every N steps.")] = 100
     json: Annotated[str, Meta(description="File for the final metrics.")] = ""
-    tensorboard: Annotated[bool, Meta(description="Write TensorBoard's event files to --out too.")] = False
+    tensorboard: Annotated[bool, Meta(description="Also write TensorBoard event files to --out.")] = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> WorkloadOptions:
@@ -164,8 +162,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             )
         if 0 < self.schedule_epochs < self.epochs:
             raise UsageError(
-                f"--schedule-epochs {self.schedule_epochs:g} is less than --epochs {self.epochs:g}: the run would go "
-                "on after its schedule has ended. Give as many epochs or more, or leave it out."
+                f"--schedule-epochs {self.schedule_epochs:g} is less than --epochs {self.epochs:g}: the run would "
+                "continue after its schedule has ended. Give as many epochs or more, or leave it out."
             )
         if self.strategy == "ddp" and (self.framework != "torch" or self.compression != "none"):
             name = "framework" if self.framework != "torch" else "compression"
@@ -193,7 +191,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ),
             f"--emulate-workers {self.emulate_workers}": (
                 bool(self.emulate_workers),
-                "both say how many workers the processes play",
+                "both set the number of workers",
             ),
         }
         for odd, (is_given, why) in reasons.items():
@@ -201,7 +199,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise UsageError(f"--logical-workers {self.logical_workers} with {odd}: {why}. Leave one of them out.")
 
     def plan(self, samples: int, workers: int) -> LearningRatePlan:
-        """The learning-rate plan of this run, on so many samples and workers (emulated ones, if any).
+        """The learning-rate plan of this run, on that many samples and workers (emulated ones, if any).
 
         >>> WorkloadOptions.of({"lr": 0.1, "base_batch": 256, "batch": 128}).plan(60000, 4).peak_lr
         0.2

@@ -2,7 +2,7 @@
 
 One shuffle an epoch, the same on all ranks (``hora.data.sampler``), dealt out like cards: of every step's samples,
 worker v of V takes those at v, V + v, 2V + v and so on. So it does not matter which process plays which worker, nor
-whether the run was interrupted; and one that goes on with another number of workers sees each remaining sample once.
+whether the run was interrupted; and one that continues with another number of workers sees each remaining sample once.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ class SampleOrder:
         return -(-samples // self.step_samples) if self._keep else samples // self.step_samples
 
     def _steps_in(self, epoch: int) -> int:
-        """Steps of an epoch that belong to the run: all, or fewer of a last one that is not whole."""
+        """Steps of an epoch that belong to the run: all, or fewer of a last one that is incomplete."""
         share = min(1.0, self._epochs - epoch)
         return max(1, round(share * self.steps_per_epoch)) if share > 0 else 0
 
-    # ---- going on ----
+    # ---- continuing ----
 
     def advance(self) -> None:
         """A step is done."""

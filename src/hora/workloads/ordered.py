@@ -1,4 +1,4 @@
-"""Sums in the order of workers, whoever plays them: the same bits on any number of processes.
+"""Sums in the order of logical workers, whichever process computes them: the same bits on any number of processes.
 
 Floating-point sums depend on where the brackets are. Here they are fixed by the number of workers alone: a binary tree
 over the workers 0 to V - 1, whose nodes cover the blocks of 1, 2, 4, … workers that begin at a multiple of their width.

@@ -30,7 +30,7 @@ class Precision:
         self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """For the forward pass."""
+        """The autocast context of the forward pass."""
         return torch.autocast(self._device, self._type or torch.bfloat16, enabled=self._type is not None)
 
     def backward(self, loss: torch.Tensor) -> None:

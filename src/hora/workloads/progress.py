@@ -1,7 +1,7 @@
-"""How a run tells how it goes: a bar on a terminal, plain lines in a log.
+"""How a run reports its progress: a bar on a terminal, plain lines in a log.
 
-Rank 0 tells. Under `hora train -np N` its output goes through the launcher, which then draws the bar: the worker sends
-what there is to draw in marked lines (``MARK``), and the launcher's ``ProgressListener`` picks them out.
+Rank 0 reports. Under `hora train -np N` its output passes the launcher, which draws the bar: the worker sends
+its values in marked lines (``MARK``), and the launcher's ``ProgressListener`` picks them out.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def decode(line: bytes) -> ProgressState | None:
 
 
 class ProgressReporter(Protocol):
-    """Somebody who tells."""
+    """What reports progress."""
 
     def step(self, state: Callable[[], ProgressState], number: int) -> None:
         """Step ``number`` of the run is done."""
@@ -177,7 +177,7 @@ class NoProgress:
 
 
 class ProgressLines(NoProgress):
-    """A line every so many steps, and where these take long every so often."""
+    """A line every few steps, and where these take long every so often."""
 
     def __init__(self, every: int) -> None:
         self._every, self._said = every, time.monotonic()
@@ -251,7 +251,7 @@ def launcher_draws() -> Iterator[None]:
 
 
 def progress_reporter(every: int, quiet: bool = False) -> ProgressReporter:
-    """Who tells here: nobody of steps if ``quiet``; else as the output wants it, in a log every so many steps."""
+    """The reporter of this process: none for steps if ``quiet``; else a bar, or in a log a line every few steps."""
     if quiet:
         return NoProgress()
     if _draws:

@@ -1,9 +1,9 @@
-"""A run: where it is, what it keeps and what it tells. The loop of a workload is written around one.
+"""A run: its position, what it saves and what it prints. The loop of a workload is written around one.
 
 ::
 
     def learn() -> None:
-        for epoch in run.epochs():                                # goes on where a checkpoint was written
+        for epoch in run.epochs():                                # continues where a checkpoint was written
             for batches in run.batches(data.batch(plan) for plan in run.plans(epoch)):
                 optimizer.zero_grad()
                 for worker, (images, labels) in batches:          # one, or several that are played or accumulated
@@ -72,7 +72,7 @@ def compression(options: WorkloadOptions) -> Any:
 
 
 def usual_name(epoch: int, step: int, whole: bool) -> str:
-    """What a checkpoint is called, after so many epochs, or in the middle of one.
+    """What a checkpoint is called, after that many epochs, or in the middle of one.
 
     >>> usual_name(3, 1800, True), usual_name(3, 2000, False)
     ('epoch-0003.pt', 'step-00002000.pt')
@@ -113,7 +113,7 @@ class TorchRun(BaseRun):
         facts: What else must be the same on all ranks, such as ``classes``; told if it is not.
         generated: Whether the data is, which the run says.
         best: The metric by which a checkpoint is the best; ``highest`` or lowest.
-        quiet: The workload prints lines of its own; the run tells nothing of steps and epochs.
+        quiet: The workload prints lines of its own; the run prints nothing about steps and epochs.
         compression: What the optimizer got, if it has a memory to be kept.
         rest: ``Distributed.rest`` of each network, for runs that take turns.
         model_field: What the model is called in a checkpoint.
@@ -126,7 +126,7 @@ class TorchRun(BaseRun):
         steps_per_epoch, lr, step_s, data_s: of the epoch; of the step under way; of the last one, in seconds.
         best, improved: the best validation so far; whether it is the last one.
         extra: the workload's own state, plain data, kept in checkpoints.
-        loaded: the checkpoint that it went on from, without model and optimizer; {} if none.
+        loaded: the checkpoint that it continued from, without model and optimizer; {} if none.
     """
 
     framework = "torch"
@@ -172,7 +172,7 @@ class TorchRun(BaseRun):
     # ---- the loop ----
 
     def through(self, loop: Callable[[], None], *loaders: Loader[Any]) -> None:
-        """Call the loop, which goes on from where the run is; in an elastic job again whenever workers were lost or
+        """Call the loop, which continues from where the run is; in an elastic job again whenever workers were lost or
         have come. ``loaders`` then make other batches."""
         self._forgetful = list(loaders)
         if self._elastic is None:
@@ -218,7 +218,7 @@ class TorchRun(BaseRun):
             rest(resting)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """For the forward pass, in the precision that was asked for."""
+        """The autocast context of the forward pass, in the precision that was chosen."""
         return self._precision.autocast()
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -289,7 +289,7 @@ class TorchRun(BaseRun):
             loader.forget()
 
     def begin(self, anew: bool) -> None:
-        """Nobody has the state: begin, or go on from a checkpoint."""
+        """Nobody has the state: begin, or continue from a checkpoint."""
         resume, overwrite = (self.options.resume, self.options.overwrite) if anew else ("auto", False)
         note = self._resume(resume, overwrite)
         if not anew and not note:
@@ -298,7 +298,7 @@ class TorchRun(BaseRun):
         self._introduce(note)
 
     def go_on(self, place: Mapping[str, Any]) -> None:
-        """Go on from there; everybody has the state."""
+        """Continue from there; everybody has the state."""
         self._order.load_state_dict(dict(place))
         self._complete, self.best = place["complete"], place["best"]
         self.validation, self.extra = dict(place["validation"]), dict(place["extra"])
@@ -348,7 +348,7 @@ class TorchRun(BaseRun):
         except Exception as error:  # what is not a torch file fails in the unpickler anywhere
             if path.read_bytes()[:4] == b"\x89HDF":
                 raise UsageError(
-                    f"{path} is a checkpoint of --framework keras. Go on with that, or give another one."
+                    f"{path} is a checkpoint of --framework keras. Continue with that, or give another one."
                 ) from None
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise DamagedCheckpoint(f"{path} is not a checkpoint of plain data: {reason}. Give another one.") from None

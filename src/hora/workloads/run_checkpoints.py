@@ -1,6 +1,6 @@
-"""A run's checkpoints: where they go, which to go on from, and that two runs do not get mixed up in one folder.
+"""A run's checkpoints: where they go, which to continue from, and that two runs do not get mixed up in one folder.
 
-Used on rank 0. What a file is made of is the framework's (``run``, ``keras_run``); that it is whole is the store's
+Used on rank 0. What a file is made of is the framework's (``run``, ``keras_run``); that it is complete is the store's
 business (``hora.checkpoint``).
 """
 
@@ -22,7 +22,7 @@ __all__ = ["RunCheckpoints", "fitting"]
 
 @contextmanager
 def fitting(content: Mapping[str, Any], path: Path, workload: str) -> Iterator[None]:
-    """Inside, a checkpoint is put into model and optimizer; what is against that is said in a sentence."""
+    """Inside, a checkpoint is put into model and optimizer; an error becomes one sentence."""
     theirs = content.get("run", {}).get("workload", workload)
     if theirs != workload:
         raise UsageError(f"{path} is of {theirs}, not of {workload}. Give another checkpoint.")
@@ -59,7 +59,7 @@ class RunCheckpoints:
         self._best_name = best_name
 
     def choose(self, resume: str, overwrite: bool) -> Path | None:
-        """The checkpoint to go on from; None to begin anew. Refuses what would mix two runs."""
+        """The checkpoint to continue from; None to begin anew. Refuses what would mix two runs."""
         if resume == "auto":
             latest = self._store.latest()
             return latest.path if latest else None
@@ -69,7 +69,7 @@ class RunCheckpoints:
         if there and not overwrite:
             raise UsageError(
                 f"there is a run in {self.folder} already, up to {there[-1].path.name}. A new one would mix with it. "
-                "Go on with it (--resume auto), delete it (--overwrite), or give another folder (--out)."
+                "Continue with it (--resume auto), delete it (--overwrite), or give another folder (--out)."
             )
         self._forget(there)
         return None
@@ -78,7 +78,9 @@ class RunCheckpoints:
         if path.is_dir():
             latest = CheckpointStore(path).latest()
             if latest is None:
-                raise UsageError(f"--resume {path}: no checkpoint in that folder is whole. Give another, or leave it.")
+                raise UsageError(
+                    f"--resume {path}: no checkpoint in that folder is complete. Give another, or leave --resume out."
+                )
             path = latest.path
         if not path.is_file():
             raise UsageError(f"--resume {path}: there is no such file. Give a checkpoint, its folder, or 'auto'.")
@@ -103,13 +105,13 @@ class RunCheckpoints:
     def save(
         self, name: str, write: Callable[[BinaryIO], object], *, position: float, facts: Mapping[str, Any]
     ) -> Path:
-        """Write one; whatever is killed meanwhile, what was there before still is."""
+        """Write one; whatever is killed meanwhile, the previous version is unchanged."""
         try:
             saved = self._store.save(name, write, position=position, facts=facts)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says
             raise EnvironmentUnfit(
-                f"the checkpoint {self.folder / name} could not be written: {error}. What was there before still is. "
-                "Make room, or give another folder with --out; then go on with --resume auto."
+                f"the checkpoint {self.folder / name} could not be written: {error}. The previous version is "
+                "unchanged. Free some space, or give another folder with --out; then continue with --resume auto."
             ) from None
         return saved.path
 

@@ -1,6 +1,6 @@
-"""What a run writes down while it goes on: a JSON line for every step and epoch, and TensorBoard's files if wanted.
+"""What a run records while it runs: a JSON line for every step and epoch, and TensorBoard's files if wanted.
 
-``metrics.jsonl`` is written a few times a second, in whole lines. A run that goes on from a checkpoint first cuts the
+``metrics.jsonl`` is written a few times a second, in whole lines. A run that continues from a checkpoint first cuts the
 file back to it, so that no step is in it twice.
 """
 
@@ -44,8 +44,8 @@ class RunRecord:
     """
 
     def __init__(self, folder: Path, *, after_step: int = 0, tensorboard: bool = False, every: int = 1) -> None:
-        """Goes on after a step, forgetting what was written of later ones; after 0, begins anew. TensorBoard gets
-        every so many steps."""
+        """Continues after a step, forgetting what was written of later ones; after 0, begins anew. TensorBoard gets
+        every few steps."""
         self._lines: list[bytes] = []
         self._encode = msgspec.json.Encoder().encode
         self._written = monotonic()
@@ -88,7 +88,7 @@ class RunRecord:
             except OSError as error:
                 raise EnvironmentUnfit(
                     f"{self._path} cannot be written: {error.strerror}. The run ends here; what was saved before is "
-                    "whole. Make room, and go on with --resume auto."
+                    "complete. Free some space, and continue with --resume auto."
                 ) from None
 
     def close(self) -> None:

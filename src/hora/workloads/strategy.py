@@ -1,8 +1,8 @@
 """Who averages the gradients of all workers: Hora, or PyTorch's own ``DistributedDataParallel``, to compare the two.
 
-A loop calls ``distributed`` once for each network and its optimizer, and goes on with what it returns; all else (data,
+A loop calls ``distributed`` once for each network and its optimizer, and uses what it returns; all else (data,
 seeds, schedules, validation, records, checkpoints) is the same, so that two runs differ in nothing but this, and a
-checkpoint of one goes on as the other.
+checkpoint of one continues as the other.
 
 DDP runs over NCCL on GPUs and over Gloo elsewhere, with its faster options: gradients are views of its buckets, and
 buffers are not broadcast, which would also give all workers the first one's statistics of batch normalisation. Its
@@ -40,7 +40,7 @@ class Distributed(NamedTuple):
 
     forward: Callable[..., Any]
     optimizer: Any
-    rest: Callable[[bool], None]  # train on this worker's own gradients, or go on averaging
+    rest: Callable[[bool], None]  # train on this worker's own gradients, or keep averaging
 
 
 def distributed(

@@ -1,4 +1,4 @@
-"""By turns, in the same processes: each worker by itself, by itself but meeting the others, and all together with Hora.
+"""Measuring in turns, in the same processes: workers alone, alone but synchronised once a step, and with Hora.
 
 A run that takes turns (`hora train … -np N --max-steps S --by-turns`) learns nothing, it measures: after some steps to
 warm up, together and by themselves, come rounds of three blocks of steps,
@@ -41,7 +41,7 @@ _wanted = False
 
 
 def steps_for(each: int) -> int:
-    """How many steps a run needs for about so many of each kind, all told.
+    """How many steps a run needs for about that many of each kind, in all.
 
     >>> steps_for(40), steps_for(1)
     (126, 21)

@@ -1,4 +1,4 @@
-"""The workers that a process plays: usually the one it is, or several, emulated or logical.
+"""The workers that a process computes for: usually one, itself, or several, emulated or logical.
 
 Each has its own random numbers (dropout), which depend on the seed, its rank and the step alone, and its own statistics
 of batch normalisation, which are never synchronised between workers (Goyal et al.). With several in one process, ``with
@@ -6,11 +6,11 @@ worker:`` puts them in place. So V workers on n processes compute what V process
 quality at a scale that the machine does not have.
 
 Before a model is validated or saved, the statistics are averaged over all workers (``average``), so that what is
-validated is what is saved; then every worker goes on with its own (``separate``).
+validated is what is saved; then every worker continues with its own (``separate``).
 
-*Logical* workers (``--logical-workers V``) are exact: any number of processes up to V plays them, and computes the same
+*Logical* workers (``--logical-workers V``) are exact: any number of processes up to V divides them and gets the same
 bits. Their gradients, statistics and metrics are summed in their order (``ordered``) at every step, so after a step
-every process has all there is, and no process is needed to go on. The statistics that they share are the mean of what
+every process has the whole state, and any of them can continue. The statistics that they share are the mean of what
 each one's would be: the mean of V running means is the running mean of the means.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["EmulatedWorker", "EmulatedWorkers"]
 
 
 class EmulatedWorkers:
-    """All workers this process plays, in order of rank. Make it after the model, on all ranks.
+    """All workers of this process, in order of rank. Make it after the model, on all ranks.
 
     ``total`` is how many there are in the whole run, real or emulated; ``ranks`` are those of this process.
 
@@ -70,17 +70,17 @@ class EmulatedWorkers:
         self.share_out()
 
     def share_out(self) -> None:
-        """Find out which workers this process plays, of those it is one of now. Statistics are the model's."""
+        """Find out which workers this process computes for now. Statistics are the model's."""
         here, size = hvd.rank(), hvd.size()
         self.total = self.logical or self._emulated or size
         if self.logical and size > self.total:
             raise UsageError(
-                f"--logical-workers {self.total} for {size} processes: each plays one at least. Give {size} or more "
+                f"--logical-workers {self.total} for {size} processes: each needs at least one. Give {size} or more "
                 "logical workers, or fewer processes."
             )
         if not self.logical and self.total % size:
             raise UsageError(
-                f"--emulate-workers {self.total} cannot be played by {size} processes: each plays as many. Give a "
+                f"--emulate-workers {self.total} cannot be divided among {size} processes evenly. Give a "
                 f"multiple of {size}, or another -np."
             )
         self.ranks = shares(self.total, size)[here]
@@ -156,7 +156,7 @@ class EmulatedWorkers:
         return [state for states in gathered for state in states]
 
     def load_state(self, states: list[dict[str, Any]]) -> bool:
-        """Go on from there, if it was as many workers; else each begins with the model's statistics, and False."""
+        """Continue from there, if it was as many workers; else each begins with the model's statistics, and False."""
         if self.logical:
             return True
         alike = len(states) == self.total

@@ -82,7 +82,9 @@ def test_rows_and_what_they_say(tmp_path: Path) -> None:
     assert rows[1]["kills"] == 2 and rows[1]["generations"] == 4 and rows[1]["same_bits"] is True
     assert rows[1]["recovery_s"] == 1.0 and rows[1]["slowest_recovery_s"] == 1.5 and rows[1]["join_s"] == 0.25
     assert rows[1]["goodput"] == pytest.approx(1 - (0.25 + 0.0 + 1.25) / 10)
-    assert measure.findings(rows) == [{"title": "after 2 kills the parameters are the same to the bit as without"}]
+    assert measure.findings(rows) == [
+        {"title": "after 2 kills the parameters are bitwise identical to the run without kills"}
+    ]
     killed.result = {"parameters_sha256": "abd"}
     rows[1] = measure.row("kills", killed, plain)
     assert "differ from those of the undisturbed run: kills" in measure.findings(rows)[0]["title"]
@@ -97,7 +99,7 @@ def test_the_report_shows_generations(tmp_path: Path) -> None:
     assert [head.title for head in table.columns][:3] == ["generation", "began", "after step"]
     assert ["2", "10:00:02", "2", "1", "1", "", "500 ms"] in texts
     assert ["3", "10:00:03", "3", "2", "", "2", "250 ms"] in texts
-    assert "Workers lost and come" in [each.title for each in write.sections(gather.gather([tmp_path / "run"]))]
+    assert "Workers lost and added" in [each.title for each in write.sections(gather.gather([tmp_path / "run"]))]
 
 
 @pytest.mark.long
@@ -111,4 +113,4 @@ def test_the_whole_experiment(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "out" / "experiment.json").read_text())["rows"]
     assert [row["state"] for row in rows] == ["done", "done"]
     assert rows[1]["kills"] >= 1 and rows[1]["same_bits"] is True and 0 < rows[1]["goodput"] <= 1
-    assert "same to the bit" in done.stdout
+    assert "bitwise identical" in done.stdout

@@ -104,19 +104,19 @@ def test_a_warm_up_gives_back_what_the_linear_rule_loses() -> None:
         "linear,gradual5", baseline=(0.980, 0.981, 0.982), linear=(0.940, 0.941, 0.942), gradual5=(0.970, 0.971, 0.972)
     )  # fmt: skip
     assert "loses to one worker" in said["linear rule"]
-    assert "gives back 75 %" in said["warm-up"]
+    assert "recovers 75 %" in said["warm-up"]
 
 
 def test_a_difference_within_the_spread_is_called_that() -> None:
     said = verdict(
         "linear,stepping", baseline=(0.98, 0.96, 0.97), linear=(0.95, 0.97, 0.975), stepping=(0.96, 0.97, 0.98)
     )
-    assert "is as good as" in said["linear rule"] and "nothing to give back" in said["warm-up"]
+    assert "is as good as" in said["linear rule"] and "nothing to recover" in said["warm-up"]
 
 
 def test_one_seed_is_not_called_sure() -> None:
     rows = rows_of("linear", {"baseline": (0.98,), "linear": (0.9,)})
-    assert "one seed cannot say" in findings(rows)[0]["what"]
+    assert "not significant with one seed" in findings(rows)[0]["what"]
     assert rows[1]["vs_baseline_low"] is None
     assert shown(rows, "x").row_count == 2
 

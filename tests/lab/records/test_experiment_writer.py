@@ -101,7 +101,7 @@ def test_what_would_mix_is_refused(tmp_path: Path, instead: list[str]) -> None:
         with pytest.raises(UsageError, match="cannot be the name of a trial"):
             book.run(Trial(name="../a", workload="mnist"))
         with (
-            pytest.raises(UsageError, match="another process is at the experiment"),
+            pytest.raises(UsageError, match="another process is using the experiment"),
             records.experiment("sweep", "", {}, tmp_path / "a", tmp_path),
         ):
             pass

@@ -199,7 +199,7 @@ def scaling(folder: Path, *, timeline: bool = True) -> Path:
 
 
 def way() -> list[dict[str, Any]]:
-    """Of 20 ms of computing, 1 of company, 2 of waiting and 1 of moving."""
+    """Of 20 ms of computing, 1 of contention, 2 of waiting and 1 of moving."""
     levels = Levels(ideal=0.020, alone=0.020, limit=0.021, in_step=0.023, job=0.024)
     return [dict(part) for part in plain(parts(levels))]
 

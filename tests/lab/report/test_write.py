@@ -50,8 +50,8 @@ def figures_of(*paths: Path) -> list[Figure]:
 def test_the_answer_comes_first_and_has_the_figures_of_the_record(tmp_path: Path) -> None:
     said = answer.answer(gather([samples.scaling(tmp_path / "scaling")]))
     assert "2 workers: 1.90 times the speed of one, 95 % efficient" in str(said.words[0])
-    # of 24 ms a step, as `hora lab scaling` prints it: 2 waiting, 1 company, 1 moving
-    assert "waiting for the slowest takes 8.3 %, other workers beside it cost 4.2 % and moving" in str(said.words[0])
+    # of 24 ms a step, as `hora lab scaling` prints it: 2 waiting, 1 contention, 1 moving
+    assert "waiting for the slowest takes 8.3 %, contention with other workers costs 4.2 % and" in str(said.words[0])
     assert said.words[0].about == "mnist · torch · node7 · 2026-11-16 07:10"
     assert [(finding.title, finding.gain) for finding in said.findings] == [
         ("Rank 1 is late", "gain: up to 11 % less time a step")
@@ -77,7 +77,7 @@ def test_the_way_from_ideal_to_measured_is_the_terminals(tmp_path: Path) -> None
     figure = section.figures[0]
     assert figure.name == "way-scaling-weak"
     bars = figure.spec["data"]["values"]
-    assert [bar["row"] for bar in bars] == ["computing", "company", "waiting", "moving", "data", "a step"]
+    assert [bar["row"] for bar in bars] == ["computing", "contention", "waiting", "moving", "data", "a step"]
     assert [bar["begin"] for bar in bars[1:5]] == pytest.approx([20 / 24, 21 / 24, 23 / 24, 1], abs=1e-5)
     assert (bars[-1]["begin"], bars[-1]["end"]) == (0, 1) and "24.0 ms" in bars[-1]["text"]
     assert "Not measured: validation and checkpoints" in figure.caption
@@ -96,7 +96,7 @@ def test_more_than_ideal_is_flagged_and_never_headlined(tmp_path: Path) -> None:
     found = gather([place])
     said = answer.answer(found)
     assert "142" not in str(said.words[0]) and "2.84" not in str(said.words[0]) and "no answer" in str(said.words[0])
-    assert any("142 % of ideal with 2 workers cannot be" in caution for caution in said.cautions)
+    assert any("142 % of ideal with 2 workers is impossible" in caution for caution in said.cautions)
     sections = write.sections(found)
     table = next(table for section in sections for table in section.tables if table.title == "mnist: weak scaling")
     assert table.marks == ["", "above ideal"] and "142 % ⚠" in [cell.text for cell in table.rows[1]]

@@ -175,7 +175,7 @@ def contradictions(found: Mapping[str, Any]) -> list[str]:
     row = max(found["rows"], key=lambda row: row["workers"], default={})
     parts = {part["part"]: part["share"] or 0.0 for part in row.get("waterfall") or ()}
     apart = found.get("options", {}).get("hosts") == "h1:1,h2:1"
-    takes = {"bandwidth": ("moving",), "latency": ("moving",), "machine": ("company",), "pauses": ("pauses",)}
+    takes = {"bandwidth": ("moving",), "latency": ("moving",), "machine": ("contention",), "pauses": ("pauses",)}
     for finding in found["findings"]:
         change = finding.get("change", "")
         if "more hosts" in change and apart:

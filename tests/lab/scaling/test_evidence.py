@@ -12,7 +12,7 @@ from tests.lab.throughput.outcomes import outcome
 from hora.lab.scaling.evidence import Evidence, Pauses, RunConditions, divide
 from hora.lab.throughput.pool import Pool
 
-PLACE = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
+CONDITIONS = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
 
 
 def pool(step_s: float, **more: Any) -> Pool:
@@ -20,7 +20,7 @@ def pool(step_s: float, **more: Any) -> Pool:
 
 
 def divided(
-    place: RunConditions = PLACE,
+    conditions: RunConditions = CONDITIONS,
     *,
     job: float,
     ranks: tuple[float, float],
@@ -33,7 +33,7 @@ def divided(
 ) -> Evidence:
     met = pool(in_step, workers=2, data_s=data, result={"by_turns": {"meeting": meeting}}) if in_step else None
     found = divide(
-        place,
+        conditions,
         job=pool(job, workers=2, data_s=data),
         limit=pool(ranks[0], workers=2, ranks={1: ranks[1]}, data_s=data),
         alone=pool(alone, data_s=data),
@@ -48,12 +48,12 @@ def divided(
 def test_each_part_is_found() -> None:
     """100 ms computing, 20 more beside another worker, 30 more for rank 1 and 10 by turns, 40 of moving: 200."""
     seen = divided(job=0.2, ranks=(0.12, 0.15), in_step=0.16, alone=0.1)
-    assert math.isclose(seen.company.value, 0.02 / 0.2)
+    assert math.isclose(seen.contention.value, 0.02 / 0.2)
     assert seen.slow_rank == 1 and math.isclose(seen.slow_rank_share, 0.03 / 0.2)
     assert math.isclose(seen.waiting.value, 0.04 / 0.2) and math.isclose(seen.moving.value, 0.04 / 0.2)
     assert math.isclose(seen.efficiency.value, 0.5) and math.isclose(seen.speed_up.value, 1.0)
-    assert [part.part for part in seen.parts] == ["computing", "company", "waiting", "moving", "data", "pauses"]
-    assert math.isclose(seen.share("computing", "company", "waiting", "moving"), 1.0)
+    assert [part.part for part in seen.parts] == ["computing", "contention", "waiting", "moving", "data", "pauses"]
+    assert math.isclose(seen.share("computing", "contention", "waiting", "moving"), 1.0)
 
 
 def test_waiting_for_the_slower_worker_is_not_moving() -> None:
@@ -73,7 +73,7 @@ def test_the_bare_meeting_is_moving_not_waiting() -> None:
 
 def test_waiting_for_data_is_no_part_of_the_machine_or_of_communication() -> None:
     seen = divided(job=0.2, ranks=(0.15, 0.15), in_step=0.15, alone=0.15, data=0.08)
-    assert math.isclose(seen.share("data"), 0.4) and seen.share("company") == 0.0
+    assert math.isclose(seen.share("data"), 0.4) and seen.share("contention") == 0.0
     assert math.isclose(seen.share("moving"), 0.25)
 
 
@@ -88,14 +88,14 @@ def test_pauses_are_spread_over_the_steps_of_an_epoch() -> None:
 def test_a_slow_first_rank_is_seen_although_it_is_as_slow_alone() -> None:
     seen = divided(job=0.2, ranks=(0.2, 0.1), in_step=0.2, alone=0.2)
     assert seen.slow_rank == 0 and math.isclose(seen.slow_rank_share, 0.5)
-    assert seen.company.value == seen.moving.value == 0.0
+    assert seen.contention.value == seen.moving.value == 0.0
     assert math.isclose(seen.efficiency.value, 1.0), "which says nothing here"
 
 
 def test_strong_scaling_pays_for_smaller_batches() -> None:
     """32 images take 60 ms, although 64 take 100."""
-    place = msgspec.structs.replace(PLACE, mode="strong")
-    seen = divided(place, job=0.08, ranks=(0.06, 0.06), in_step=0.06, alone=0.06, whole=0.1)
+    conditions = msgspec.structs.replace(CONDITIONS, mode="strong")
+    seen = divided(conditions, job=0.08, ranks=(0.06, 0.06), in_step=0.06, alone=0.06, whole=0.1)
     assert math.isclose(seen.share("small batch"), 0.01 / 0.08)
     assert math.isclose(seen.share("moving"), 0.02 / 0.08)
     assert math.isclose(seen.efficiency.value, 100 / 80 / 2)
@@ -109,7 +109,7 @@ def test_what_disturbs_a_run_by_turns_disturbs_all_of_it() -> None:
 
     limit = Pool([outcome([t * 0.1] * 10, workers=2, turn=t, ranks={1: t * 0.1}) for t in (1, 3)])
     met = runs(0.1, result={"by_turns": {"meeting": 0.0}})
-    seen = divide(PLACE, job=runs(0.1), limit=limit, in_step=met, alone=pool(0.1), whole=pool(0.1))
+    seen = divide(CONDITIONS, job=runs(0.1), limit=limit, in_step=met, alone=pool(0.1), whole=pool(0.1))
     assert seen is not None and seen.share("moving", "waiting") == pytest.approx(0.0)
     assert seen.efficiency.low < 0.5, "but efficiency is not sure"
 
@@ -117,15 +117,17 @@ def test_what_disturbs_a_run_by_turns_disturbs_all_of_it() -> None:
 @pytest.mark.parametrize("missing", ["job", "alone"])
 def test_nothing_is_said_without_the_job_or_one_worker_alone(missing: str) -> None:
     pools = {"job": pool(0.2, workers=2), "limit": Pool([]), "alone": pool(0.1), "whole": pool(0.1)}
-    assert divide(PLACE, **{**pools, missing: Pool([])}) is None
-    seen = divide(PLACE, **pools)
+    assert divide(CONDITIONS, **{**pools, missing: Pool([])}) is None
+    seen = divide(CONDITIONS, **pools)
     assert seen is not None and math.isnan(seen.communication.value), "without a limit it is not known"
 
 
 def test_a_link_between_hosts_has_a_rate_and_a_share() -> None:
     """13.5 MB a step to the other of two hosts, 900 ms more than in step: 120 Mbit/s, and 90 % of the step."""
-    place = msgspec.structs.replace(PLACE, hosts=2, workers_per_host=1)
-    seen = divided(place, job=1.0, ranks=(0.1, 0.1), in_step=0.1, alone=0.1)
+    conditions = msgspec.structs.replace(CONDITIONS, hosts=2, workers_per_host=1)
+    seen = divided(conditions, job=1.0, ranks=(0.1, 0.1), in_step=0.1, alone=0.1)
     link = msgspec.structs.replace(seen, gradient_bytes=13.5e6).link
     assert link is not None and link.mbit_per_s == pytest.approx(120.0) and link.share == pytest.approx(0.9)
-    assert msgspec.structs.replace(seen, place=PLACE, gradient_bytes=13.5e6).link is None, "on one host there is none"
+    assert msgspec.structs.replace(seen, conditions=CONDITIONS, gradient_bytes=13.5e6).link is None, (
+        "on one host there is none"
+    )

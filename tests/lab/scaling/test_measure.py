@@ -48,7 +48,7 @@ def measured(
 
 
 def test_rows_have_all_three_references_and_the_waterfall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 100 ms alone: 10 in company (of the faster), 20 waiting, 20 moving, and 15 of pauses: 165."""
+    """From 100 ms alone: 10 in contention (of the faster), 20 waiting, 20 moving, and 15 of pauses: 165."""
     book, _ = measured(tmp_path, monkeypatch, pauses=True)
     one, two = book.rows
     assert one["waterfall"] is None and not one["above_ideal"]
@@ -57,7 +57,7 @@ def test_rows_have_all_three_references_and_the_waterfall(tmp_path: Path, monkey
     )
     assert two["limit_images_per_s"] == pytest.approx(32 / 0.11 + 32 / 0.12, rel=1e-4)
     assert {part["part"]: part["ms"] for part in two["waterfall"]} == {
-        "computing": 100, "company": 10, "waiting": 20, "moving": 20, "data": 0, "pauses": 15
+        "computing": 100, "contention": 10, "waiting": 20, "moving": 20, "data": 0, "pauses": 15
     }  # fmt: skip
     assert sum(part["share"] for part in two["waterfall"]) == pytest.approx(1.0, abs=1e-5)
     assert not two["above_ideal"] and not two["slower_than_one"] and two["link"] is None
@@ -95,7 +95,7 @@ def test_more_than_ideal_is_flagged_and_cautioned(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("tests.lab.scaling.test_measure.STEPS", faster)
     book, _ = measured(tmp_path, monkeypatch)
     assert book.rows[1]["above_ideal"] and book.findings[0]["kind"] == "above ideal"
-    assert any("143 %" in note and "not to be believed" in note for note in book.notes)
+    assert any("143 %" in note and "do not trust it" in note for note in book.notes)
 
 
 def test_the_first_advice_is_tried_and_its_gain_is_the_measured_one(

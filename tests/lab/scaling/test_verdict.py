@@ -14,7 +14,7 @@ from hora.lab.scaling.waterfall import PARTS, Part
 from hora.lab.throughput.estimate import Estimate
 from hora.timeline.verdict import TimelineFinding
 
-PLACE = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2, loads_ahead=True)
+CONDITIONS = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2, loads_ahead=True)
 CROWDED = RunConditions(workers=4, workers_per_host=4, batch=32, threads=2, cores=4)
 TWO_HOSTS = RunConditions(workers=2, workers_per_host=1, hosts=2, batch=32, threads=2, cores=2)
 STEP_S = 0.2
@@ -37,7 +37,7 @@ def share(value: float) -> Estimate:
     return Estimate(value, 0.9 * value, 1.1 * value)
 
 
-def seen(place: RunConditions = PLACE, **more: Any) -> Evidence:
+def seen(conditions: RunConditions = CONDITIONS, **more: Any) -> Evidence:
     """Evidence whose parts of the step are given as shares; the rest is computing."""
     shares = {name.replace("_", " "): more.pop(name) for name in list(more) if name.replace("_", " ") in PARTS}
     shares = {"computing": 1 - sum(shares.values()), **shares}
@@ -48,7 +48,7 @@ def seen(place: RunConditions = PLACE, **more: Any) -> Evidence:
         "cpu_share": 0.5,
         "efficiency": share(0.5),
         "parts": tuple(Part(name, PARTS[name], STEP_S * value, value) for name, value in shares.items()),
-        "company": share(shares.get("company", 0.0)),
+        "contention": share(shares.get("contention", 0.0)),
         "waiting": share(shares.get("waiting", 0.0)),
         "moving": share(shares.get("moving", 0.0)),
         "data_s": STEP_S * shares.get("data", 0.0),
@@ -58,7 +58,7 @@ def seen(place: RunConditions = PLACE, **more: Any) -> Evidence:
     }
     if "communication" in shares:  # as with Keras
         facts |= {"waiting": Estimate(), "moving": Estimate(), "meeting_s": math.nan}
-    return Evidence(place=place, **{**facts, **more})
+    return Evidence(conditions=conditions, **{**facts, **more})
 
 
 def from_timeline(kind: str, part: float, rank: int | None = None) -> TimelineFinding:
@@ -82,9 +82,9 @@ CASES = {
         None,
     ),
     "slow data of one": (seen(data=0.5, slow_rank=0, slow_rank_share=0.48), "imbalance", 0),
-    "threads": (seen(CROWDED, company=0.3, remedy_threads=1, remedy=share(0.2)), "oversubscription", None),
-    "threads waiting": (seen(CROWDED, company=0.1, waiting=0.4), "oversubscription", None),
-    "memory": (seen(company=0.3), "machine", None),
+    "threads": (seen(CROWDED, contention=0.3, remedy_threads=1, remedy=share(0.2)), "oversubscription", None),
+    "threads waiting": (seen(CROWDED, contention=0.1, waiting=0.4), "oversubscription", None),
+    "memory": (seen(contention=0.3), "machine", None),
     "small batches": (seen(small_batch=0.3), "small batch", None),
     "checkpoints": (
         msgspec.structs.replace(
@@ -120,7 +120,7 @@ def test_waiting_is_not_advised_to_be_sent_less() -> None:
 
 
 def test_shares_are_those_of_the_waterfall() -> None:
-    evidence = seen(company=0.1, waiting=0.15, moving=0.4, data=0.1)
+    evidence = seen(contention=0.1, waiting=0.15, moving=0.4, data=0.1)
     by_kind = {finding.kind: finding.share for finding in findings(evidence)}
     assert by_kind["bandwidth"] + evidence.latency == pytest.approx(0.4)
     assert by_kind["imbalance"] == pytest.approx(0.15)
@@ -144,9 +144,9 @@ def test_a_rank_that_is_slower_by_chance_is_not_blamed() -> None:
 
 
 def test_company_that_may_be_chance_is_not_named() -> None:
-    unsure = seen(company=0.2)
+    unsure = seen(contention=0.2)
     assert findings(unsure)[0].kind == "machine"
-    unsure = msgspec.structs.replace(unsure, company=Estimate(0.2, 0.0, 0.5))
+    unsure = msgspec.structs.replace(unsure, contention=Estimate(0.2, 0.0, 0.5))
     assert findings(unsure)[0].kind == "compute"
 
 
@@ -155,7 +155,7 @@ def test_changes_have_numbers() -> None:
     found = findings(seen(TWO_HOSTS, moving=0.5, meeting_s=0.0))[0]
     assert found.gain == pytest.approx(0.25) and found.follow == "--set compression=bf16"
     assert "compression=bf16: 25 % less" in found.change and "33 % more images/s" in found.change
-    gloo = msgspec.structs.replace(PLACE, transport="gloo")
+    gloo = msgspec.structs.replace(CONDITIONS, transport="gloo")
     found = findings(seen(gloo, moving=0.5, meeting_s=0.0))[0]
     assert found.follow == "--transport auto" and "compression" not in found.change
 
@@ -189,7 +189,7 @@ def test_more_than_ideal_is_never_praised() -> None:
     assert "More workers help" not in said and "more hosts" not in said
 
 
-@pytest.mark.parametrize("case", ["company", "waiting", "moving", "data"])
+@pytest.mark.parametrize("case", ["contention", "waiting", "moving", "data"])
 def test_more_hosts_are_not_advised_where_each_worker_has_one(case: str) -> None:
     for finding in findings(seen(TWO_HOSTS, **{case: 0.4})):
         assert "more hosts" not in finding.change, finding
@@ -200,22 +200,22 @@ def test_input_that_computes_is_told_from_input_that_waits() -> None:
     assert "waits for storage" in waits.change and "loaders=2" in waits.change and waits.gain == pytest.approx(0.6)
     decodes = findings(seen(data=0.6, cpu_share=0.98))[0]
     assert "decoding" in decodes.change and decodes.gain < waits.gain
-    crowded = findings(seen(msgspec.structs.replace(PLACE, others=0.6), data=0.6, cpu_share=0.38))[0]
+    crowded = findings(seen(msgspec.structs.replace(CONDITIONS, others=0.6), data=0.6, cpu_share=0.38))[0]
     assert "decoding" in crowded.change, "all that others leave of the cores is used"
-    without = findings(seen(msgspec.structs.replace(PLACE, loads_ahead=False), data=0.6, cpu_share=0.4))[0]
+    without = findings(seen(msgspec.structs.replace(CONDITIONS, loads_ahead=False), data=0.6, cpu_share=0.4))[0]
     assert "loaders" not in without.change, "the workload has no use for them"
 
 
 def test_threads_that_were_measured_are_recommended_with_what_they_gave() -> None:
-    [found] = findings(seen(CROWDED, company=0.3, remedy_threads=1, remedy=share(0.2)))
+    [found] = findings(seen(CROWDED, contention=0.3, remedy_threads=1, remedy=share(0.2)))
     assert found.gain == pytest.approx(0.2) and "--threads 1): 20 % less time a step, measured" in found.change
     more_workers = RunConditions(workers=8, workers_per_host=8, batch=32, threads=1, cores=4)
-    [found] = findings(seen(more_workers, company=0.5))
+    [found] = findings(seen(more_workers, contention=0.5))
     assert "no more than 4 workers" in found.change
 
 
 def test_a_machine_that_others_use_is_said_to_be() -> None:
-    [found] = findings(seen(msgspec.structs.replace(PLACE, others=0.6), company=0.3))
+    [found] = findings(seen(msgspec.structs.replace(CONDITIONS, others=0.6), contention=0.3))
     assert found.kind == "machine" and found.title == "other processes use this machine" and "60 %" in found.what
     assert "more hosts" not in found.change
 

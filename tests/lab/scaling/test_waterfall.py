@@ -16,10 +16,10 @@ def seconds(levels: Levels) -> dict[str, float]:
 
 
 def test_every_part_is_the_difference_of_what_was_measured() -> None:
-    """100 ms alone; 20 more in company, 30 more in step, 40 more with gradients; 50 for data, 10 of pauses: 250."""
+    """100 ms alone; 20 more in contention, 30 more in step, 40 more with gradients; 50 for data, 10 of pauses: 250."""
     levels = Levels(ideal=0.1, alone=0.1, limit=0.12, in_step=0.15, job=0.19, data=0.05, pauses=0.01)
     assert seconds(levels) == {
-        "computing": 0.1, "company": 0.02, "waiting": 0.03, "moving": 0.04, "data": 0.05, "pauses": 0.01
+        "computing": 0.1, "contention": 0.02, "waiting": 0.03, "moving": 0.04, "data": 0.05, "pauses": 0.01
     }  # fmt: skip
     found = parts(levels)
     assert lost(found, "computing") == pytest.approx(0.1 / 0.25)
@@ -29,7 +29,7 @@ def test_every_part_is_the_difference_of_what_was_measured() -> None:
 def test_strong_scaling_begins_with_a_share_of_the_whole_batch() -> None:
     """64 images take 100 ms, so 32 should take 50, and take 60."""
     found = seconds(Levels(ideal=0.05, alone=0.06, limit=0.06, in_step=0.07, job=0.08))
-    assert found["computing"] == 0.05 and found["small batch"] == 0.01 and found["company"] == 0.0
+    assert found["computing"] == 0.05 and found["small batch"] == 0.01 and found["contention"] == 0.0
 
 
 def test_what_was_not_measured_is_no_part_or_has_no_figure() -> None:

@@ -99,7 +99,7 @@ def test_answers_say_what_the_rows_say() -> None:
     assert "tf_cnn form with batch 32 1.80x" in speed["what"] and "A larger batch scales better" in speed["what"]
     assert "says 50 % less than steady steps" in speed["what"] and "29.4x" in speed["change"]
     assert "costs 16.00 points" in naive["title"] and "69.01 %" in naive["change"]
-    assert "gives back 90 % of what naive scaling costs" in remedies["title"]  # 14.4 of 16 points
+    assert "recovers 90 % of what naive scaling costs" in remedies["title"]  # 14.4 of 16 points
     assert "stepping, adds 1.10 points and ends with 0.50 points less than one worker" in remedies["title"]
     assert speed_table(found).row_count == 23 and quality_table(found).row_count == 6
 

@@ -258,4 +258,4 @@ def test_a_function_goes_on_too(tmp_path: Path, jobs: list[Job]) -> None:
     script.write_text(FROM_PYTHON)
     jobs.append(Job([sys.executable, str(script)]))
     assert jobs[-1].wait() == 0, jobs[-1].text
-    assert re.search(r"results \[30(, 30)?\]", jobs[-1].text) and "the job goes on" in jobs[-1].text, jobs[-1].text
+    assert re.search(r"results \[30(, 30)?\]", jobs[-1].text) and "the job continues" in jobs[-1].text, jobs[-1].text

@@ -46,7 +46,7 @@ def test_a_program_that_is_missing() -> None:
         (127, "bash: /x/python: No such file or directory", f"{sys.executable} does not exist there"),
         (1, f"slurmstepd: error: execve(): {sys.executable}: No such file or directory", "does not exist there"),
         (255, "Host key verification failed.", "h2: ssh said: Host key verification failed."),
-        (9, "", "h2: ssh ended with exit code 9 and said nothing."),
+        (9, "", "h2: ssh ended with exit code 9 and printed nothing."),
     ],
 )
 def test_what_last_words_mean(code: int, said: str, told: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from hora.launch.submit import SCHEDULERS, BatchJob, render
 
 TIMEOUT_S = 30.0
-# Each line of a record is one call; words are separated by the unit separator, which no test uses.
-RECORD = 'printf "%s\\037" "$@" >>"$RECORDS/{name}"; printf "\\n" >>"$RECORDS/{name}"\n'
+# Each record ends with a record separator and a newline; words end with a unit separator. No test uses these in words.
+RECORD = 'printf "%s\\037" "$@" >>"$RECORDS/{name}"; printf "\\036\\n" >>"$RECORDS/{name}"\n'
 # Runs its command on two "nodes", with a folder each in the place of /tmp.
 SRUN = r"""
 while [[ $1 == --* ]]; do shift; done
@@ -45,7 +45,7 @@ class Stubs:
     def calls(self, name: str) -> list[list[str]]:
         path = self.records / name
         text = path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else ""
-        return [call.split("\x1f") for call in text.removesuffix("\x1f\n").split("\x1f\n")] if text else []
+        return [call.split("\x1f") for call in text.removesuffix("\x1f\x1e\n").split("\x1f\x1e\n")] if text else []
 
     def environment(self, **more: str) -> dict[str, str]:
         path = f"{self.programs}:{os.environ['PATH']}"

@@ -119,7 +119,7 @@ def test_what_a_comment_holds_cannot_get_out_of_it() -> None:
 
 # ---- the command ----
 
-WORDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\x1f"), max_size=20)
+WORDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\x1e\x1f"), max_size=20)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -359,7 +359,7 @@ def test_not_for_ever(stubs: Stubs, tmp_path: Path) -> None:
             script_of(REQUEUED), tmp_path, HORA_STUB=str(tmp_path / "leaves"), SLURM_RESTART_COUNT=restarts
         )
         assert code == 75
-    assert "not put back" in said and len(stubs.calls("scontrol")) == 1
+    assert "not requeued" in said and len(stubs.calls("scontrol")) == 1
 
 
 def test_a_warning_while_data_is_brought_is_not_lost(stubs: Stubs, staging: BatchJob, tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def names_of_any_length_and_script(hvd: ModuleType, rank: int, size: int) -> Non
     for i, name in enumerate(names):
         assert hvd.synchronize(handles[name]).tolist() == [float(i * size)] * 2
     for name in ("\ud800", "caf\udce9"):
-        with raises(hvd.UsageError, "is half of one"):
+        with raises(hvd.UsageError, "unpaired surrogate"):
             hvd.allreduce(torch.ones(2), name=name)
     script = compile("hvd.allreduce(torch.ones(1), name='odd')", "caf\udce9.py", "exec")  # a file name in Latin-1
     exec(script, {"hvd": hvd, "torch": torch})

@@ -132,7 +132,7 @@ def test_only_steps_if_only_their_speed_is_wanted(showers: Path, tmp_path: Path)
 
 def test_an_interrupted_run_ends_with_the_same_bits(straight: tuple[Path, str], showers: Path, tmp_path: Path) -> None:
     halfway = straight[0] / "step-00000003.pt"  # through the second epoch
-    assert f"going on from {halfway}, after step 3" in train(showers, tmp_path, "--resume", str(halfway))
+    assert f"resuming from {halfway}, after step 3" in train(showers, tmp_path, "--resume", str(halfway))
     assert_same(last(straight[0]), last(tmp_path))
     whole, resumed = (json.loads((out / "history.json").read_text()) for out in (straight[0], tmp_path))
     assert resumed["test"] == whole["test"] and resumed["analysis"] == whole["analysis"]

@@ -67,7 +67,7 @@ def test_killed_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     for name in ("killed", "whole"):
         done = run_hora(*train, "--out", tmp_path / name, "--resume", "auto", timeout_s=TIMEOUT_S, **around)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert ("going on from" in done.stdout) == (name == "killed")
+        assert ("resuming from" in done.stdout) == (name == "killed")
     found, expected = (values(tmp_path / name / "checkpoint-3.h5") for name in ("killed", "whole"))
     assert len(found) == len(expected) > 50
     for ours, theirs in zip(found, expected, strict=True):

@@ -54,11 +54,11 @@ def test_a_users_way(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
-    assert re.search(r"asked to leave: saved .*checkpoint-0-step-\d+\.h5", said)
+    assert re.search(r"stopping as requested: saved .*checkpoint-0-step-\d+\.h5", said)
 
     done = run_hora(*train, "--resume", "auto", "--json", tmp_path / "end.json", timeout_s=TIMEOUT_S, **around)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "going on from" in done.stdout and done.stderr == ""
+    assert "resuming from" in done.stdout and done.stderr == ""
     result = json.loads((tmp_path / "end.json").read_text())
     assert (result["framework"], result["workers"], result["epochs"], result["steps"]) == ("keras", 2, 2.0, 60)
     loss, accuracy = re.findall(r"^Test (?:loss|accuracy): (\S+)$", done.stdout, re.MULTILINE)

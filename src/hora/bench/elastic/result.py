@@ -44,7 +44,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ElasticResult(msgspec.Struct, kw_only=True):
-    """With all that is needed to repeat it."""
+    """The result, with all that is needed to repeat it."""
 
     np: int
     command: str
@@ -61,7 +61,7 @@ class ElasticResult(msgspec.Struct, kw_only=True):
 def measure(
     np: int, contenders: Sequence[str], kills: int, hosts: str | None, command: str, progress: Callable[[str], None]
 ) -> ElasticResult:
-    """Measure each contender in turn; what cannot be measured here is said in a note."""
+    """Measure each contender in turn; a note lists what cannot be measured here."""
     import torch
 
     started, notes = datetime.now(UTC).isoformat(timespec="seconds"), disturbance()

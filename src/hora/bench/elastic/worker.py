@@ -41,7 +41,7 @@ class ElasticBenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  # for checkpoints, where a contender needs them
     model: str = ""  # train this model for real, instead of sleeping
     commit: bool = True
-    steps: int = 0  # then end; 0: go on until ended
+    steps: int = 0  # then end; 0: continue until ended
 
 
 def say(kind: str, *values: object) -> None:
@@ -49,7 +49,7 @@ def say(kind: str, *values: object) -> None:
     os.write(1, f"{EVENT}{kind} {' '.join(map(str, values))}\n".encode())
 
 
-class Reaper:
+class PlannedKill:
     """Kills this process by plan, if it is the victim of this generation."""
 
     def __init__(self, plan: ElasticBenchPlan) -> None:
@@ -92,11 +92,11 @@ def _hora(plan: ElasticBenchPlan) -> None:
     torch.manual_seed(0)
     model, optimizer, step = _training(plan)
     wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    reaper = Reaper(plan)
+    kill = PlannedKill(plan)
 
     def steps(state: Any) -> None:
         generation, size, rank, pid = session.generation(), hvd.size(), hvd.rank(), os.getpid()
-        reaper.arm(generation, rank, size)
+        kill.arm(generation, rank, size)
         while not plan.steps or state.step < plan.steps:
             step(wrapped)
             state.step += 1
@@ -153,7 +153,7 @@ def _torchrun(plan: ElasticBenchPlan) -> None:
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     x, size, pid = torch.ones(4, 64), dist.get_world_size(), os.getpid()
     say("ready", 0, 0, pid)
-    Reaper(plan).arm(restarts, rank, size)
+    PlannedKill(plan).arm(restarts, rank, size)
     while True:
         time.sleep(plan.compute_s)
         optimizer.zero_grad()
@@ -167,7 +167,7 @@ def _torchrun(plan: ElasticBenchPlan) -> None:
 
 
 def _torchft(plan: ElasticBenchPlan) -> None:
-    """As its own example sets it up."""
+    """Train with torchft, set up as in its own example."""
     torchft = importlib.import_module("torchft")
     replica, pid = int(environ()["REPLICA"]), os.getpid()
     model, plain, _ = _training(plan)
@@ -193,7 +193,7 @@ def _torchft(plan: ElasticBenchPlan) -> None:
     )
     parallel = torchft.DistributedDataParallel(manager, model)
     optimizer = torchft.Optimizer(manager, plain)
-    x, reaper, was = torch.ones(4, 64), Reaper(plan), (-1, 0)
+    x, kill, was = torch.ones(4, 64), PlannedKill(plan), (-1, 0)
     say("ready", 0, 0, pid)
     while True:
         optimizer.zero_grad()
@@ -203,7 +203,7 @@ def _torchft(plan: ElasticBenchPlan) -> None:
         optimizer.step()
         quorum, size = manager._quorum_id, manager.num_participants()
         if (quorum, size) != was:  # a replica that is being brought up to date does not count yet
-            reaper.arm(quorum, replica, size)
+            kill.arm(quorum, replica, size)
             was = quorum, size
         if manager.current_step() > before:
             say("step", quorum, size, pid, manager.current_step())

@@ -22,7 +22,7 @@ __all__ = ["command"]
 )
 @click.option("--every", default="5s", show_default=True, metavar="SECONDS", help="Time between two kills.")
 @click.option(
-    "--seeds", default="1", show_default=True, metavar="N,…", help="One run per seed, which decides whom to kill."
+    "--seeds", default="1", show_default=True, metavar="N,…", help="One run per seed; it chooses the workers to kill."
 )
 @click.option(
     "--spares", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Standby workers to keep ready."

@@ -51,7 +51,7 @@ class ExperimentFlags(NamedTuple):
 
     def where(self, workers: int = 1) -> str:
         """The hosts that were given; without any, those of an allocation of several that this process is in. Refused if
-        they have no room for so many workers: the largest job would fail when all others are done."""
+        they have no room for that many workers: the largest job would fail when all others are done."""
         from hora.config import env
         from hora.launch.planning.allocation import find_allocation
         from hora.launch.planning.hosts import parse_hosts, read_hosts

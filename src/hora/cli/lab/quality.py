@@ -29,7 +29,7 @@ __all__ = ["command"]
     metavar="N",
     help="Epochs per run.  [default: the workload's]",
 )
-@click.option("--minutes", default="", metavar="N,…", help="Also report what is reached within so many minutes.")
+@click.option("--minutes", default="", metavar="N,…", help="Also report what is reached within N minutes.")
 @click.option(
     "--calibration",
     metavar="FILE|study",

@@ -1,4 +1,4 @@
-"""`hora lab list`, `show` and `compare`: what was run, and what came of it. The work is in ``hora.lab.records``."""
+"""`hora lab list`, `show` and `compare`: what was run, with what result. The work is in ``hora.lab.records``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
         try:
             record = open_any(folder)
             if isinstance(record, RunFolder):
-                record.outcome()  # now, so that one that is not whole is left out
+                record.outcome()  # now, so that one that is incomplete is left out
             found.append((folder, record))
         except BadData as error:
             problems.append(str(error))

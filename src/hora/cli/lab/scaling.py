@@ -41,7 +41,7 @@ __all__ = ["command"]
     help="Transport for the gradients.",
 )  # fmt: skip
 @click.option(
-    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="What averages gradients: hora, ddp."
+    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="Strategies to measure: hora, ddp."
 )
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, metavar="N", help="Steps per run.")
 @click.option(

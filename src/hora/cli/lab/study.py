@@ -38,7 +38,7 @@ def command(
     processes: int | None,
     lab: ExperimentFlags,
 ) -> None:
-    """Run the reference study's nine experiments in miniature, and answer its three questions beside its tables.
+    """Run the reference study's nine experiments in miniature, and answer its three questions.
 
     Throughput is measured on as many workers as there are cores, and predicted for more; quality on up to 32 emulated
     workers. On two free cores it takes about five minutes with --quick, and 45 minutes without. Finished trials are

@@ -23,7 +23,7 @@ __all__ = ["command"]
     "--transport", default="auto", show_default=True, metavar="NAME,…", help="Transports: auto, shm, gloo, mpi."
 )
 @click.option(
-    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="What averages gradients: hora, ddp."
+    "--strategies", default="hora", show_default=True, metavar="NAME,…", help="Strategies to measure: hora, ddp."
 )
 @click.option("--steps", type=click.IntRange(10), default=60, show_default=True, metavar="N", help="Steps per run.")
 @click.option(
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Measure the throughput of WORKLOAD, in images/s, by worker count, batch size, threads and transport.
 
-    Every point is shown beside its limit, the same processes without communication, measured in the same run.
+    Every point is shown with its limit, the same processes without communication, measured in the same run.
     Throughput is that of steady steps; the result of the reference study's own formula is beside it.
     """
     from hora.lab.show import console, fitted, wrapped

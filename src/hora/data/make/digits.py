@@ -196,7 +196,7 @@ def _dark(inside: _Floats, size: int) -> _Floats:
 
 
 def _distance(segments: _Floats, size: int) -> _Floats:
-    """Of every pixel from the nearest of its image's segments. A few images at a time, which stay in the cache."""
+    """The distance of every pixel from the nearest of its image's segments, for a few images at a time (cache)."""
     centres = (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
     nearest = np.full((len(segments), size, size), np.inf, np.float32)
     for first in range(0, len(segments), _AT_ONCE):

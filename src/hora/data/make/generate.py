@@ -1,4 +1,4 @@
-"""What all generators share: a folder that is whole or not there, marked as generated, made by several processes.
+"""What all generators share: a folder that is complete or absent, marked as generated, made by several processes.
 
 A data set is made in parts of a fixed size, and each part has random numbers of its own, from the seed and the part's
 number. So neither the number of processes nor their speed changes a byte.
@@ -77,7 +77,7 @@ def generate(
 
 
 def over_processes(function: Callable[[_P], _R], parts: Iterable[_P], jobs: int) -> Generator[_R, None, None]:
-    """What the function makes of each part, in their order, by so many processes; by this one if it is one.
+    """What the function makes of each part, in their order, by that many processes; by this one if it is one.
 
     >>> list(over_processes(abs, [-1, -2], jobs=1))
     [1, 2]
@@ -153,7 +153,7 @@ def _is_there(folder: Path, facts: dict[str, Any]) -> bool:
         raise UsageError(f"{folder} exists and is not generated data, so it is left alone. Give another one with --to.")
     other = [f"{name} {found.get(name)}" for name, value in facts.items() if found.get(name) != value]
     raise UsageError(
-        f"{folder} holds other generated data ({', '.join(other) or 'more is known of it'}), so it is left alone. "
+        f"{folder} holds other generated data ({', '.join(other) or 'additional settings'}), so it is not changed. "
         "Give another folder with --to, or remove this one."
     )
 
@@ -179,5 +179,5 @@ def _fill(
 def _no_room(folder: Path, nbytes: int, free: int) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"The data takes about {size_text(nbytes)}, and {folder.parent} has {size_text(free)} free. Nothing was left "
-        "there. Make fewer samples, make room, or give another folder with --to."
+        "there. Make fewer samples, free some space, or give another folder with --to."
     )

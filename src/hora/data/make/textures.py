@@ -78,7 +78,7 @@ def make_textures(
     """
     _check(samples, val, classes, size, format)
     drawn = "folder" if format == "tars" else format
-    task = _Task(seed, classes, _CIFAR_SIZE if format == "cifar" else size, drawn)
+    task = _TextureTask(seed, classes, _CIFAR_SIZE if format == "cifar" else size, drawn)
     bytes_each = 3 * _CIFAR_SIZE**2 if format == "cifar" else size * size
 
     def fill(folder: Path, reporter: StatusReporter) -> None:
@@ -129,7 +129,7 @@ def _check(samples: int, val: int, classes: int, size: int, format: str) -> None
         raise UsageError(f"size={size} pixels: images are drawn from 16 to 2048 pixels wide.")
 
 
-class _Part(NamedTuple):
+class _TexturePart(NamedTuple):
     """Some images of a split: those that one process makes, and one file holds unless each has its own."""
 
     split: str
@@ -137,7 +137,7 @@ class _Part(NamedTuple):
     images: range
 
 
-class _Task(NamedTuple):
+class _TextureTask(NamedTuple):
     """What a process needs to know."""
 
     seed: int
@@ -145,11 +145,13 @@ class _Task(NamedTuple):
     size: int
     format: str
 
-    def parts(self, split: str, count: int) -> list[_Part]:
+    def parts(self, split: str, count: int) -> list[_TexturePart]:
         shards = -(-count // _PER_SHARD)
         match self.format:
             case "folder":
-                return [_Part(split, "", range(first, min(count, first + _PART))) for first in range(0, count, _PART)]
+                return [
+                    _TexturePart(split, "", range(first, min(count, first + _PART))) for first in range(0, count, _PART)
+                ]
             case "cifar":
                 names: Sequence[str] = TRAIN_FILES if split == "train" else (TEST_FILE,)
             case "tar":
@@ -157,10 +159,12 @@ class _Task(NamedTuple):
             case _:
                 said = "validation" if split == "val" else split  # as TensorFlow's builder calls it
                 names = [shard_name(said, shard, shards) for shard in range(shards)]
-        return [_Part(split, name, images) for name, images in zip(names, shares(count, len(names)), strict=True)]
+        return [
+            _TexturePart(split, name, images) for name, images in zip(names, shares(count, len(names)), strict=True)
+        ]
 
 
-def _write(task: _Task, folder: Path, part: _Part) -> int:
+def _write(task: _TextureTask, folder: Path, part: _TexturePart) -> int:
     path, split, first = folder / part.file, part.split, part.images.start
     match task.format:
         case "folder":
@@ -181,12 +185,12 @@ def _write(task: _Task, folder: Path, part: _Part) -> int:
     return len(part.images)
 
 
-def _samples(task: _Task, split: str, images: range) -> Iterator[Sample]:
+def _samples(task: _TextureTask, split: str, images: range) -> Iterator[Sample]:
     for number in images:
         yield Sample(jpeg.encode(_draw(task, split, number)), number % task.classes)
 
 
-def _draw(task: _Task, split: str, number: int) -> _Pixels:
+def _draw(task: _TextureTask, split: str, number: int) -> _Pixels:
     look = looks(task.classes, task.seed)[number % task.classes]
     rng = part_rng(task.seed, 1 + _SPLITS[split], number)
     if task.format == "cifar":
@@ -199,7 +203,7 @@ def _draw(task: _Task, split: str, number: int) -> _Pixels:
 
 @functools.cache
 def looks(classes: int, seed: int) -> tuple[Look, ...]:
-    """What each class looks like: as few values of every trait as make so many combinations.
+    """What each class looks like: as few values of every trait as make that many combinations.
 
     >>> sorted({(look.motif, round(look.hue, 2), round(look.angle)) for look in looks(8, seed=42)})
     [(0, 0.0, 22), (0, 0.0, 68), (0, 0.5, 22), (0, 0.5, 68), (1, 0.0, 22), (1, 0.0, 68), (1, 0.5, 22), (1, 0.5, 68)]

@@ -1,5 +1,5 @@
-"""Kills by plan: every so many seconds a worker, chosen by a seed, gets SIGKILL. Who is in the job is read from its
-record, so that nobody else's process is ever meant; the last worker is spared, for it holds all there is."""
+"""Kills by plan: every few seconds a worker, chosen by a seed, gets SIGKILL. Who is in the job is read from its
+record, so that no other process is ever killed; the last worker is spared: it has the only copy of the state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["KillPlan", "Killer"]
 
 
 class KillPlan(NamedTuple):
-    """So many kills, so many seconds apart, the first so long after the first step; the seed chooses whom."""
+    """How many kills, how many seconds apart, and when the first is; the seed chooses the workers."""
 
     kills: int
     every_s: float
@@ -41,7 +41,7 @@ class Killer:
         self.killed: list[int] = []  # workers
 
     def look(self, trial_: Trial, folder: Path, seconds: float) -> None:
-        """The trial runs, for so many seconds; kill, if it is time."""
+        """The trial runs, for that many seconds; kill, if it is time."""
         if self._beside is not None:
             self._beside.look(trial_, folder, seconds)
         note = run_folder.earlier(folder)

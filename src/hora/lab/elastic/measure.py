@@ -1,4 +1,4 @@
-"""The experiment: how long steps take, an undisturbed run of so many, and the same with kills; a row of each."""
+"""The experiment: how long steps take, an undisturbed run, and the same with kills; a row of each."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def trial(setup: Setup, name: str, steps: int, *, elastic: bool) -> Trial:
 
 
 def steps_for(step_s: list[float], setup: Setup) -> int:
-    """As many steps as fill the time that the kills take.
+    """The number of steps that fills the time that the kills take.
 
     >>> steps_for([0.01, 0.02, 0.01], Setup("mnist", 1, 2, 2, kills=3, every_s=5.0, seeds=(1,)))
     2000
@@ -150,7 +150,7 @@ def findings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         kills = sum(row["kills"] for row in disturbed)
         alike = [row for row in disturbed if row["same_bits"]]
         if len(alike) == len(disturbed):
-            title = f"after {plural(kills, 'kill')} the parameters are the same to the bit as without"
+            title = f"after {plural(kills, 'kill')} the parameters are bitwise identical to the run without kills"
         else:
             odd = ", ".join(row["run"] for row in disturbed if not row["same_bits"])
             title = f"the parameters differ from those of the undisturbed run: {odd}"

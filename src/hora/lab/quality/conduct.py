@@ -48,7 +48,7 @@ def has_diverged(outcome: TrialOutcome) -> bool:
 
 
 def state_of(outcome: TrialOutcome) -> str:
-    """As the tables say it: done, diverged, out of memory, failed, timeout, interrupted."""
+    """The state as the tables show it: done, diverged, out of memory, failed, timeout, interrupted."""
     return "diverged" if has_diverged(outcome) else outcome.state
 
 
@@ -59,7 +59,7 @@ def conduct(book: ExperimentWriter, trial: Trial) -> TrialOutcome:
 
 
 def result_text(outcome: TrialOutcome) -> str:
-    """What came of it, in a few words."""
+    """The outcome, in a few words."""
     if not outcome.done:
         return state_of(outcome)
     run = learned(outcome.epochs)

@@ -31,7 +31,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learned(epochs: Sequence[Mapping[str, Any]], whole: float = math.inf) -> Learned | None:
-    """From epoch lines; None if there is no validation in them. ``whole`` is how many epochs the run was to have.
+    """What a run learned, from its epoch lines; None if there is no validation in them. ``whole``: planned epochs.
 
     >>> lines = [{"epoch": 0, "step": 3, "samples": 30, "epoch_s": 2.0, "accuracy": 0.5, "val_accuracy": 0.6},
     ...          {"epoch": 1, "step": 6, "samples": 60, "epoch_s": 1.0, "accuracy": 0.7, "val_accuracy": 0.8}]
@@ -77,7 +77,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_curve(runs: Sequence[Learned]) -> Curve | None:
-    """Of runs of the same thing with several seeds, over the epochs that all of them have.
+    """The mean curve of runs that differ only by their seeds, over the epochs that all of them have.
 
     >>> lines = [{"epoch": 0, "samples": 30, "epoch_s": 2.0, "accuracy": 0.5}]
     >>> seeds = [learned([lines[0] | {"val_accuracy": value}]) for value in (0.5, 0.75)]
@@ -107,7 +107,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(run: Learned, within_s: float, step_s: float | None = None) -> Reached:
-    """By the run's own clock; or with steps of ``step_s`` seconds, as on a machine that was only predicted.
+    """What was reached by the run's own clock; or with steps of ``step_s`` seconds, as predicted.
 
     >>> lines = [{"epoch": n, "step": 10 * (n + 1), "epoch_s": 2.0, "val_accuracy": 0.1 * n} for n in range(4)]
     >>> run = learned(lines)

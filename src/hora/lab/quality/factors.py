@@ -3,7 +3,7 @@
 The names are those of the reference study's experiments 4 to 9. Its warm-ups take 5 or 10 of its 90 epochs; in a run of
 another length they take the same share. A share of less than three epochs leaves no stairs to climb, so there the rate
 rises at every step, between the same two rates. Any warm-up of `hora plan` is a factor too, written as there
-(``iteration:2``): linear scaling with it, over exactly so many epochs.
+(``iteration:2``): linear scaling with it, over exactly that many epochs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind != "none" or self.warmup not in ("", "none")
 
     def warmup_in(self, epochs: float) -> str:
-        """The warm-up of a run of so many epochs, as `hora plan` has it.
+        """The warm-up of a run of that many epochs, as `hora plan` has it.
 
         >>> [FACTORS["gradual5"].warmup_in(epochs) for epochs in (90, 9)], FACTORS["stepping"].warmup_in(9)
         (['gradual:5', 'horovod:0.5'], 'zero:0.5')
@@ -146,7 +146,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def options(self, factor: Factor, workers: int) -> WorkloadOptions:
-        """Of `hora train`, for so many workers by that factor.
+        """The options of `hora train` for this factor on this many workers.
 
         >>> recipe = Recipe.of("imagenet", {}, 9)
         >>> [recipe.options(FACTORS[name], 32).plan(1_281_167, 32).peak_lr for name in ("naive", "linear")]

@@ -1,4 +1,4 @@
-"""The experiment: runs every factor on every number of workers with every seed, and says what came of it."""
+"""The experiment: runs every factor on every number of workers with every seed, and summarises the outcomes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check(workload: str) -> None:
     """Refuse workloads that have no accuracy to compare."""
     if workload not in LEARNING:
         raise UsageError(
-            f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(LEARNING)}; 'hora lab "
-            "sweep' compares anything by any metric."
+            f"{workload} reports no accuracy, so there is no quality to compare. Choose {', '.join(LEARNING)}; "
+            "'hora lab sweep' compares anything by any metric."
         )
 
 
@@ -93,7 +93,7 @@ def step_time(basis: Basis) -> table.StepTime:
 
 
 def methods(setup: QualitySetup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
-    """How the figures were made, for whoever reads them later."""
+    """How the figures were measured."""
     recipe = setup.recipe
     seeds = len(setup.seeds)
     of = f"{plural(seeds, 'seed')}, and ± their standard deviation" if seeds > 1 else "one seed, which has no interval"

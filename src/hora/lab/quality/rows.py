@@ -18,7 +18,7 @@ from hora.lab.trial import TrialOutcome
 
 __all__ = ["StepTime", "make", "row", "runs_of"]
 
-StepTime = Callable[[int, int], float]  # seconds of a step of so many workers with such a batch, as predicted
+StepTime = Callable[[int, int], float]  # seconds of a step of that many workers with such a batch, as predicted
 
 
 def runs_of(outcomes: Sequence[TrialOutcome]) -> list[Learned]:
@@ -48,7 +48,7 @@ def row(
     minutes: Sequence[float] = (),
     step_time: StepTime | None = None,
 ) -> dict[str, Any]:
-    """What came of one factor on so many workers."""
+    """The result of one factor on that many workers."""
     options = setup.recipe.options(cell.factor, cell.workers)
     plan = options.plan(1 << 40, cell.workers)
     processes = processes_for(cell.workers, setup.processes)
@@ -98,7 +98,7 @@ def _state(outcomes: Sequence[TrialOutcome], runs: Sequence[Learned]) -> str:
 
 
 def _budget(runs: Sequence[Learned], minutes: float, emulated: bool, step_s: float | None) -> dict[str, Any]:
-    """What is reached in so many minutes. The time of emulated workers is not theirs, so it must be predicted."""
+    """What is reached in that many minutes. The time of emulated workers is not theirs, so it must be predicted."""
     if not runs or (emulated and step_s is None):
         return {"minutes": minutes, "epochs": None, "top1": None, "how": "not known"}
     by_then = [reached(run, 60 * minutes, step_s if emulated else None) for run in runs]

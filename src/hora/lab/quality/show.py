@@ -57,11 +57,11 @@ def table(rows: Sequence[Row], title: str) -> Table:
         Field("time_s"),
     ]
     made = show.table(title, rows, fields, unless_done=lambda row: "" if row["seeds"] else str(row["state"]), begin=5)
-    legend = ["batch: of all workers", "* more than the seeds differ (95 %)"]
+    legend = ["batch: of all workers", "* significant (95 %)"]
     if any(row["emulated"] for row in rows):
-        legend.insert(0, "e: emulated, and so is the time")
+        legend.insert(0, "e: emulated workers, time of the emulation")
     if any(row["vs_baseline"] is not None and row["vs_baseline_low"] is None for row in rows):
-        legend[-1] = "? one seed cannot say"
+        legend[-1] = "? only one seed"
     return caption(made, "; ".join(legend))
 
 

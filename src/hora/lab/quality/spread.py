@@ -16,7 +16,7 @@ _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Of two means: ``low`` to ``high`` holds it in 95 % of cases; nan with a single seed."""
+    """The difference of two means, with its 95 % interval ``low`` to ``high``; nan with a single seed."""
 
     value: float
     low: float = math.nan

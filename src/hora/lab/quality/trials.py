@@ -25,7 +25,7 @@ LONGEST_S = 24 * 3600.0  # of a run that learns
 
 
 class FactorCase(NamedTuple):
-    """A row of the table: one factor on so many workers."""
+    """A row of the table: one factor on that many workers."""
 
     factor: Factor
     workers: int
@@ -46,7 +46,7 @@ class QualitySetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def processes_for(workers: int, most: int) -> int:
-    """As many as may be, each playing as many workers.
+    """The most processes that divide the workers evenly.
 
     >>> [processes_for(workers, 2) for workers in (1, 2, 3, 8)], processes_for(24, 16)
     ([1, 2, 1, 2], 12)
@@ -111,7 +111,7 @@ def _all(setup: QualitySetup) -> list[FactorCase]:
 
 
 def _rates(setup: QualitySetup, cell: FactorCase) -> list[float]:
-    """Of the steps of the run; of the first thousand, in which any warm-up differs from none."""
+    """The rates of the first thousand steps of the run, in which any warm-up differs from none."""
     plan = plan_of(setup, cell)
     steps = min(1000, math.ceil(setup.recipe.epochs * plan.steps_per_epoch))
     return [round(plan.lr_at_epoch(step / plan.steps_per_epoch), 12) for step in range(steps)]

@@ -1,4 +1,4 @@
-"""What the table says: whether the rate must grow with the workers, whether that loses something, what gives it back.
+"""The verdict on a table: whether the rate must grow with the workers, whether that loses something, what recovers it.
 
 Each sentence compares means over seeds and says whether the difference is more than the seeds' spread: whether the 95 %
 interval of it (Welch's) leaves out zero. With one seed nobody knows, and that is said.
@@ -15,7 +15,7 @@ from hora.lab.show import capital
 __all__ = ["finding", "findings", "gap_of", "points_text", "score_text", "sure_text"]
 
 Row = dict[str, Any]
-_MORE = "Run it with more --seeds: one shows what is ruinous, and no more"
+_MORE = "Run it with more --seeds: one seed shows only large differences"
 
 
 def points_text(value: float) -> str:
@@ -43,10 +43,10 @@ def sure_text(gap: Difference) -> str:
 
     >>> sure_text(Difference(0.02, 0.01, 0.03)), sure_text(Difference(0.02, -0.01, 0.05)), sure_text(Difference(0.02))
     ('more than the seeds differ (95 %: 1.00 to 3.00)', 'no more than the seeds differ (95 %: -1.00 to 5.00)',
-     'whether that is chance, one seed cannot say')
+     'not significant with one seed')
     """
     if not gap.known:
-        return "whether that is chance, one seed cannot say"
+        return "not significant with one seed"
     more = "more" if gap.beyond_chance else "no more"
     return f"{more} than the seeds differ (95 %: {100 * gap.low:.2f} to {100 * gap.high:.2f})"
 
@@ -117,9 +117,9 @@ def _against(row: Row, base: Row, gap: Difference) -> str:
 
 
 def _none(row: Row) -> dict[str, Any]:
-    what = f"{row['factor']} on {row['workers']} workers came to nothing ({row['state']})"
+    what = f"{row['factor']} on {row['workers']} workers failed ({row['state']})"
     if row["state"] == "diverged":
-        what += f": at a peak rate of {row['peak_lr']:.4g} the loss is not a number any more"
+        what += f": at a peak rate of {row['peak_lr']:.4g} the loss is not a number"
     change = "Lower the rate or warm it up" if row["state"] == "diverged" else "See the log in its trial's folder"
     return finding(row["factor"], f"{row['factor']}: {row['state']}", what, change)
 
@@ -157,20 +157,16 @@ def _remedy(row: Row, base: Row, linear: Row | None) -> dict[str, Any]:
         f"{sure_text(gained)}."
     )
     if not gained.known:
-        word = (
-            f"{points_text(gained.value)} {beside} than the linear rule alone, which one seed cannot tell from chance"
-        )
+        word = f"{points_text(gained.value)} {beside} than the linear rule alone, not significant with one seed"
     elif lost.value >= 0 or (lost.known and not lost.beyond_chance):
-        word = "there is nothing to give back: the linear rule alone lost nothing for sure"
+        word = "there is nothing to recover: the linear rule alone has no significant loss"
         if gained.beyond_chance:
-            word = (
-                "it gives more than was lost" if gained.value > 0 else "it costs something: the linear rule is better"
-            )
+            word = "it gains more than was lost" if gained.value > 0 else "it is worse than the linear rule"
     elif gained.value <= 0 or (gained.known and not gained.beyond_chance):
-        word = "it does not give back what the linear rule loses, as far as these seeds tell"
+        word = "it does not recover what the linear rule loses"
     else:
         share = min(1.0, gained.value / -lost.value)
-        word = f"it gives back {share:.0%} of what the linear rule loses".replace("%", " %")
+        word = f"it recovers {share:.0%} of what the linear rule loses".replace("%", " %")
     title = f"{row['factor']} on {row['workers']} workers: {word}"
     return finding(kind, title, what, _keep(gap), gained.value)
 
@@ -179,5 +175,5 @@ def _keep(gap: Difference) -> str:
     if not gap.known:
         return _MORE
     if gap.value >= 0 or (gap.known and not gap.beyond_chance):
-        return "Train so on this many workers"
+        return "Use this on that many workers"
     return "Something is still missing: more epochs, a longer warm-up or a smaller batch"

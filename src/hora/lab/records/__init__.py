@@ -2,7 +2,7 @@
 
 A run folder is what `hora train --out` writes: ``run.json`` (what it was), ``metrics.jsonl`` (a line a step and an
 epoch), checkpoints; from the lab also ``log.txt``, ``outcome.json`` and timelines. An experiment folder has
-``experiment.json`` and in ``trials/`` a run folder for each trial. Every JSON file is whole or not there.
+``experiment.json`` and in ``trials/`` a run folder for each trial. Every JSON file is complete or absent.
 """
 
 from hora.lab.records.experiment_writer import ExperimentWriter, experiment

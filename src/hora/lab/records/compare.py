@@ -1,4 +1,4 @@
-"""What differs between records, and what came of it, side by side."""
+"""The differences between records, and their results, side by side."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = ["ExperimentWriter", "experiment"]
 
 
 class Watcher(Protocol):
-    """Who tells how a trial goes (``progress.Progress``)."""
+    """What reports the progress of a trial (``progress.Progress``)."""
 
     def look(self, trial_: Trial, folder: Path, seconds: float) -> None:
         """It runs; called about once a second, and not at all if it was run before."""
@@ -37,7 +37,7 @@ class Watcher(Protocol):
 
 
 class ExperimentWriter:
-    """Set ``rows``, ``findings`` and ``notes`` as the experiment goes on; they are written after each trial, by
+    """Set ``rows``, ``findings`` and ``notes`` while the experiment runs; they are written after each trial, by
     ``write()``, and at the end."""
 
     def __init__(self, folder: Path, content: Experiment) -> None:
@@ -76,8 +76,8 @@ class ExperimentWriter:
             run_folder.write_json(path, self.content)
         except OSError as error:
             raise EnvironmentUnfit(
-                f"{path} could not be written: {error.strerror}. What was there before still is. Make room, or give "
-                "another folder with --out; go on with --resume."
+                f"{path} could not be written: {error.strerror}. The previous version is unchanged. Free some space, "
+                "or give another folder with --out; continue with --resume."
             ) from error
 
 
@@ -91,9 +91,9 @@ def experiment(
     command: Sequence[str] | None = None,
 ) -> Iterator[ExperimentWriter]:
     """An experiment's folder (default: RUNS/lab/KIND-DATE-TIME), its line in the index, and its end: state "done";
-    "interrupted" when the block ends with KeyboardInterrupt, "failed" with any other exception, which goes on.
+    "interrupted" when the block ends with KeyboardInterrupt, "failed" with any other exception, which is raised again.
 
-    A folder that has an experiment of this kind is gone on with. SIGTERM counts as Ctrl-C.
+    A folder that has an experiment of this kind is continued. SIGTERM counts as Ctrl-C.
     """
     folder = _new_folder(runs, kind) if out is None else out
     with _alone_in(folder):
@@ -166,7 +166,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another process is at the experiment in {folder}. Wait for it, or give another folder with --out."
+                f"another process is using the experiment in {folder}. Wait for it, or give another folder with --out."
             ) from None
         except OSError:
             pass  # a file system without locks

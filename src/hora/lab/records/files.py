@@ -1,6 +1,6 @@
 """Run folders and experiment folders, as they are read.
 
-What is missing, empty or not whole is a BadData that names the file; what is not needed is not read.
+What is missing, empty or incomplete is a BadData that names the file; what is not needed is not read.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RunFolder:
         return trial.load(self.folder) if (self.folder / trial.FILE).exists() else None
 
     def outcome(self) -> trial.TrialOutcome | None:
-        """What the lab measured, if the lab ran it; BadData if that is not whole."""
+        """What the lab measured, if the lab ran it; BadData if that is incomplete."""
         return self._outcome
 
     def timelines(self) -> list[Path]:
@@ -86,13 +86,13 @@ class RunFolder:
 
 
 def open_experiment(path: Path) -> Experiment:
-    """The experiment in a folder (or of an experiment.json); BadData if it is not there, empty or not whole."""
+    """The experiment in a folder (or of an experiment.json); BadData if it is not there, empty or incomplete."""
     folder = path.parent if path.name == EXPERIMENT else path
     return run_folder.read_json(folder / EXPERIMENT, Experiment, "Give the folder of an experiment of 'hora lab'.")
 
 
 def open_run(path: Path) -> RunFolder:
-    """The run in a folder (or of a run.json); BadData if it is not there, empty or not whole.
+    """The run in a folder (or of a run.json); BadData if it is not there, empty or incomplete.
 
     A trial that ended before its run began has no run.json; it is opened by its outcome.
     """

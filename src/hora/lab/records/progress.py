@@ -94,7 +94,7 @@ class Progress:
         speed = self._costs.speed(trial)
         trials = f"{count} trial{'s' if count > 1 else ''}"
         about = duration_text(self._now_s() + self._rest_s())
-        better = "" if speed.trials else "; the first will tell better"
+        better = "" if speed.trials else "; the first trial will improve it"
         self._say(f"{trials}, about {about} ({speed.basis}{better}); in {_short(self._book.folder)}")
 
     def _lines(self, folder: Path) -> list[str]:

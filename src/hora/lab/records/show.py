@@ -78,7 +78,7 @@ def print_list(out: Console, lines: Sequence[RecordSummary], runs: Path) -> None
 
 
 def print_run(out: Console, run: RunFolder) -> None:
-    """A run: what it was, where, and what came of it. BadData, after all else, if the lab's outcome is not whole."""
+    """A run: options, environment and results. BadData, after all else, if the lab's outcome is incomplete."""
     file, state = run.file, state_of(run.file)
     outcome, problem = _outcome(run)
     if outcome is not None and state in ("done", "failed", "died"):
@@ -197,7 +197,7 @@ def _epochs(out: Console, lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
-    """An experiment. BadData, after all else, if the outcome of a trial is not whole."""
+    """An experiment. BadData, after all else, if the outcome of a trial is incomplete."""
     _title(out, f"{found.kind}: {found.title}", state_of(found), found.error)
     _pairs(out, "", {
         **({"label": found.label} if found.label else {}),

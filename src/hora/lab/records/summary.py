@@ -112,7 +112,7 @@ def _measured(found: Experiment) -> list[dict[str, Any]]:
 
 
 def _efficiency(row: Mapping[str, Any]) -> str:
-    """Of the largest job, as one worker's is always 100 %. More than ideal is no result: it compares what is not alike.
+    """The efficiency of the largest job. More than ideal is no result: the jobs are not comparable.
 
     >>> _efficiency({"workers": 8, "efficiency": 0.83}), _efficiency({"workers": 2, "efficiency": 1.42})
     ('efficiency 83 % on 8', 'above ideal (142 %) on 2: not comparable')

@@ -1,4 +1,4 @@
-"""The `hora train …` that a person would type to get a run: what its record says, less what would be so anyway."""
+"""The `hora train …` that a person would type to get a run: the options in its record, without defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record's values are worth: which matters most, which differ from what is usual, and when it was."""
+"""Facts about a record's values: which matters most, which differ from the defaults, and when it was."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def best_of(facts: Mapping[str, Any]) -> str:
 
 
 def worth(name: str, value: float) -> float:
-    """To be compared with others of its kind: more is better.
+    """A key to compare measures by: more is better.
 
     >>> worth("images_per_s", 5.0), worth("best_val_loss", 5.0)
     (5.0, -5.0)
@@ -46,7 +46,7 @@ def worth(name: str, value: float) -> float:
 
 
 def changed(options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not as usual, places on a disk left out.
+    """The options that differ from the defaults, without paths.
 
     >>> changed({"batch": 64, "lr": 0.1, "out": "a"}, {"batch": 32, "lr": 0.1, "out": ""})
     {'batch': 64}

@@ -1,4 +1,4 @@
-"""What it all says, first: a sentence for every experiment, and the findings with what to change."""
+"""The answer, which comes first: a sentence for every experiment, and the findings with what to change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALM = {"compute", "not communication"}  # as it should be
 _WORTH = 0.005  # of a step; less is not worth a word
 _LOST = {
     "small batch": "the smaller batch costs",
-    "company": "other workers beside it cost",
+    "contention": "contention with other workers costs",
     "waiting": "waiting for the slowest takes",
     "moving": "moving gradients takes",
     "communication": "waiting and moving take",
@@ -94,7 +94,7 @@ def answer(gathered: ReportInput) -> ReportAnswer:
 
 
 def _cautions(measured: ReportedExperiment, gathered: ReportInput) -> list[str]:
-    """What cannot be, what is slower than one worker, and what the link does, in the terminal's words."""
+    """Warnings: impossible results, jobs slower than one worker, and the link, in the terminal's words."""
     if measured.experiment.kind != "scaling":
         return []
     of = f"{measured.name}: " if len(gathered.experiments) > 1 else ""
@@ -115,7 +115,7 @@ def is_generated(ran: ReportedRun) -> bool:
 
 
 def sentence(text: str) -> str:
-    """With a capital first and one full stop.
+    """The text as a sentence: a capital first, a full stop at the end.
 
     >>> sentence("rank 1 is late"), sentence("Done.")
     ('Rank 1 is late.', 'Done.')
@@ -161,18 +161,18 @@ def _scaling(measured: ReportedExperiment) -> list[str]:
         around = f" (90 % interval: {100 * low:.0f} to {100 * high:.0f} %)" if math.isfinite(low) else ""
         said = (
             f"{plural(top['workers'], 'worker')}: {top['speed_up']:.2f} times the speed of one, "
-            f"{value_text('efficiency', top.get('efficiency')) or 'nobody knows how'} efficient{around}"
+            f"{value_text('efficiency', top.get('efficiency')) or 'an unknown share'} efficient{around}"
         )
         if top["workers"] == 1:
             said = f"One worker: {count_text(number(top, 'images_per_s'))} images/s"
         cost = 1 - number(top, "share_of_limit")
         if _flagged(top)["above_ideal"]:  # never a headline
-            said = f"{plural(top['workers'], 'worker')}: no answer, because what was measured is more than can be"
+            said = f"{plural(top['workers'], 'worker')}: no answer, because the measured speed is impossible"
         elif top.get("waterfall"):
             said += _lost(top["waterfall"])
         elif top["workers"] > 1 and math.isfinite(cost):
             costs = f"communication costs {share_text(cost)}, {_rest(top)}"
-            said += f"; {costs}" if cost >= 0.005 else "; communication costs nothing that can be seen"
+            said += f"; {costs}" if cost >= 0.005 else "; communication costs nothing measurable"
         several = len({row.get("mode") for row in measured.experiment.rows}) > 1
         words.append(f"{mode} scaling, {said}" if several else said)
     return words
@@ -242,7 +242,7 @@ def _sweep(measured: ReportedExperiment) -> list[str]:
     best = next((row for row in rows if row.get("best")), None)
     metric = metric_of(measured)
     if best is None:
-        return [f"none of {plural(len(rows), 'point')} ended well"]
+        return [f"none of {plural(len(rows), 'point')} succeeded"]
     differ = {name: best.get(name) for name in varied(measured, rows, metric)}
     point = ", ".join(f"{column(name).title} {value_text(name, value)}" for name, value in differ.items())
     states = [str(row.get("state")) for row in rows if row.get("state") not in ("done", None)]
@@ -255,7 +255,7 @@ def _sweep(measured: ReportedExperiment) -> list[str]:
 
 def _run(ran: ReportedRun) -> ReportSentence:
     if ran.file is None:
-        return ReportSentence("It ended before it began.", f"{ran.name}.")
+        return ReportSentence("It ended before the first step.", f"{ran.name}.")
     lead, result = f"{ran.file.workload}, {plural(ran.file.workers, 'worker')}.", ran.file.result
     if not result:
         error = f" ({ran.file.error})" if ran.file.error else ""

@@ -73,7 +73,7 @@ def table(
     >>> [column.title for column in made.columns], [(cell.text, cell.interval) for cell in made.rows[0]]
     (['workers', 'images/s'], [('2', ''), ('4,812', '4,700 to 4,900')])
     >>> table([{"workers": 1, "threads": 1}, {"workers": 2, "threads": 1}]).note
-    'Alike in all rows: threads 1.'
+    'Same in all rows: threads 1.'
     >>> made = table([{"workers": 2, "images_per_s": 9.0, "state": "done"}, {"workers": 4, "images_per_s": 17.0,
     ...                "state": "predicted"}])
     >>> [[cell.text for cell in row] for row in made.rows], made.marks
@@ -110,9 +110,9 @@ def table(
         f"{column(name).title} {text}" for name, text in alike.items() if (name, text) != ("state", "done")
     )
     notes = (
-        f"Alike in all rows: {said}." if said else "",
+        f"Same in all rows: {said}." if said else "",
         "≈ was predicted, not measured." if "predicted" in marks else "",
-        "⚠ is more than ideal, which is not to be believed." if "above ideal" in marks else "",
+        "⚠ is more than ideal, which is impossible: do not trust it." if "above ideal" in marks else "",
         note,
     )
     return ReportTable(title, columns, cells, " ".join(part for part in notes if part), about, marks)

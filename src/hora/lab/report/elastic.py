@@ -25,4 +25,4 @@ def elastic(gathered: ReportInput) -> Section | None:
     tables += [cells.table(generations.rows(found), f"Generations: {name}") for name, found in changed[:_MOST_RUNS]]
     if not tables:
         return None
-    return Section(anchor="elastic", title="Workers lost and come", words=words, tables=tables)
+    return Section(anchor="elastic", title="Workers lost and added", words=words, tables=tables)

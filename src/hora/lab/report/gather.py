@@ -1,5 +1,5 @@
-"""From paths to what can be told: experiments with their trials, runs, timelines, benchmarks. What cannot be read is
-said in ``problems``, and the rest goes on."""
+"""Reads the paths of a report: experiments with their trials, runs, timelines, benchmarks. What cannot be read is
+said in ``problems``, and the rest continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReportedRun(msgspec.Struct, kw_only=True):
 
 
 class ReportedExperiment(msgspec.Struct, kw_only=True):
-    """An experiment and its trials. ``name`` is its title, with what tells it from others of that title."""
+    """An experiment and its trials. ``name`` is its title, with what distinguishes it from others of that title."""
 
     folder: Path
     experiment: Experiment

@@ -56,7 +56,7 @@ def labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def facts_of(file: Experiment | RunFile) -> dict[str, str]:
-    """What tells a record from others at a glance: its label, workload, framework, hosts and date.
+    """What distinguishes a record from others: its label, workload, framework, hosts and date.
 
     >>> facts_of(Experiment(kind="scaling", title="mnist: scaling", label="before", options={"workload": "mnist"},
     ...                     host={"hostname": "node7"}, started="2026-11-16T07:10:15+00:00"))

@@ -313,7 +313,7 @@ def _grid_of_runs(runs: Sequence[ReportedRun], before: int, of: str) -> Figure:
 
 
 def run_names(runs: Sequence[ReportedRun]) -> list[str]:
-    """By what differs in their options; by their folders if nothing does, or too much to be read."""
+    """Names of runs: the options that differ; their folders if none or too many do."""
     skipped = (*PLACES, "data")
     facts = []
     for ran in runs:

@@ -66,7 +66,7 @@ def _seeds(runs: list[ReportedRun]) -> list[int]:
 
 
 def _short(command: list[str]) -> list[str]:
-    """As it is typed: without the interpreter and the folder of the program.
+    """The command as it is typed: without the interpreter and the folder of the program.
 
     >>> _short(["/venv/bin/python", "-m", "hora", "lab", "scaling"]), _short(["/venv/bin/hora", "lab", "list"])
     (['hora', 'lab', 'scaling'], ['hora', 'lab', 'list'])
@@ -135,5 +135,5 @@ def failures(gathered: ReportInput) -> Section | None:
             rows.append({"run": ran.name, "state": state, "why": error})
     if not rows:
         return None
-    words = [f"{plural(len(rows), 'run')} did not end well, and are in no figure."]
+    words = [f"{plural(len(rows), 'run')} failed or were interrupted, and are not in any figure."]
     return Section(anchor="failures", title="What did not finish", words=words, tables=[cells.table(rows)])

@@ -69,7 +69,7 @@ def speed_rows(gathered: ReportInput) -> list[Row]:
 
 
 def _of_run(ran: ReportedRun) -> Row | None:
-    """Of a run by itself; the lab's figures if it has them."""
+    """A row of a single run; the lab's figures if it has them."""
     if ran.file is None or not ran.file.result:
         return None
     result, outcome = ran.file.result, ran.outcome
@@ -118,7 +118,7 @@ def named(
 
 
 def _of_its_own(title: str) -> str:
-    """What tells an experiment from others of its title, or all of its name.
+    """What distinguishes an experiment from others of its title, or all of its name.
 
     >>> _of_its_own("mnist: scaling (before)"), _of_its_own("mnist: scaling")
     ('before', 'mnist: scaling')
@@ -212,7 +212,7 @@ class SpeedUp(NamedTuple):
 
 
 def _speed_ups(rows: Sequence[Row]) -> Iterator[SpeedUp]:
-    """As the rows have it, or from their images/s."""
+    """The speed-ups in the rows, or computed from their images/s."""
     pairs = named(rows)
     for name in dict.fromkeys(name for name, row in pairs if row.get("strategy") == "ddp"):
         yield SpeedUp(name, 1.0, 1.0)  # one worker averages with nobody: it stands in Hora's rows
@@ -397,7 +397,7 @@ def _efficiency_figure(found: Sequence[SpeedUp], study: Sequence[SpeedUp]) -> Fi
         by_count("workers", points),
         Axis("speed-up / workers", ".0%", zero=any(point.y < 0.5 for point in points)),
         caption="100 % is ideal. "
-        + ("What is above it is not to be believed. " if any(map(_believed, found)) else "")
+        + ("Do not trust what is above it. " if any(map(_believed, found)) else "")
         + "The study's runs go up to 32 GPUs on 8 hosts.",
         quiet=list(dict.fromkeys(each.series for each in study)),
     )
@@ -425,8 +425,8 @@ def _node_figure(rows: Sequence[Row]) -> list[Figure]:
 
 
 def _believed(each: SpeedUp) -> str:
-    """What is to be said of more than ideal."""
-    return "above ideal: not to be believed" if above_ideal(each.value / each.workers) else ""
+    """A warning if it is more than ideal."""
+    return "above ideal: do not trust it" if above_ideal(each.value / each.workers) else ""
 
 
 def _limits(found: Sequence[SpeedUp]) -> list[SpeedUp]:

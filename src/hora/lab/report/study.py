@@ -46,7 +46,7 @@ def study(gathered: ReportInput) -> Section | None:
 
 
 def _speed_ups(rows: Sequence[Row], place: int) -> list[Figure]:
-    """At the largest batch of each framework."""
+    """The speed-ups at the largest batch of each framework."""
     most: dict[str, float] = {}
     for row in rows:
         most[row["framework"]] = max(most.get(row["framework"], 0.0), number(row, "batch"))

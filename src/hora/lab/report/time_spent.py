@@ -57,7 +57,7 @@ def utilisation(gathered: ReportInput) -> Section | None:
 
 
 def _of_trials(gathered: ReportInput) -> list[dict[str, Any]]:
-    """Of experiments whose rows do not tell: by factor or trial."""
+    """Rows of experiments whose own rows do not have it, by factor or trial."""
     found: dict[str, list[dict[str, Any]]] = {}
     for ran in gathered.all_runs():
         if ran.outcome is not None and ran.outcome.done and math.isfinite(ran.outcome.cpu_share):

@@ -16,29 +16,29 @@ CROWDED = 0.25  # of the machine, taken by others, explains that workers which d
 def input_waits(seen: Evidence) -> list[TimelineFinding]:
     """What all workers wait for data; if the first is a slow rank, what it waits more than the others is its own."""
     own = seen.slow_rank_share if seen.slow_rank == 0 else 0.0
-    share, place = max(0.0, seen.share("data") - own), seen.place
-    left = place.cores * (1 - place.others)  # by other processes
-    busy = seen.cpu_share * place.cores >= 0.85 * min(left, place.per_machine * place.threads)
-    spare = place.cores - place.per_machine * place.threads
+    share, conditions = max(0.0, seen.share("data") - own), seen.conditions
+    left = conditions.cores * (1 - conditions.others)  # by other processes
+    busy = seen.cpu_share * conditions.cores >= 0.85 * min(left, conditions.per_machine * conditions.threads)
+    spare = conditions.cores - conditions.per_machine * conditions.threads
     follow = ""
-    if busy and spare < place.per_machine:
+    if busy and spare < conditions.per_machine:
         how = (
             f"The cores are busy meanwhile ({share_text(seen.cpu_share)}): it is computing (decoding, augmentation), "
             "and loader processes need cores of their own. Make it cheaper: smaller pictures, data decoded before"
         )
         gain = share / 2
-    elif not place.loads_ahead:
+    elif not conditions.loads_ahead:
         how = (
             "The cores are not busy meanwhile: it waits for storage. Stage the data on a local disk (`hora data stage`)"
         )
         gain = share
     else:
-        loaders = place.loaders + max(1, min(8, math.ceil(share / max(0.1, 1 - share))))
+        loaders = conditions.loaders + max(1, min(8, math.ceil(share / max(0.1, 1 - share))))
         how = (
             "The cores are not busy meanwhile: it waits for storage. Load ahead in processes of their own, --set "
             f"loaders={loaders}; stage the data on a local disk (`hora data stage`)"
         )
-        gain = 1 - max(1 - share, share / max(1, loaders - place.loaders))
+        gain = 1 - max(1 - share, share / max(1, loaders - conditions.loaders))
         follow = f"--set loaders={loaders}"
     return [
         TimelineFinding(
@@ -54,40 +54,42 @@ def input_waits(seen: Evidence) -> list[TimelineFinding]:
     ]
 
 
-def _where(place: RunConditions) -> str:
-    if place.hosts == 1:
+def _where(conditions: RunConditions) -> str:
+    if conditions.hosts == 1:
         return ""
-    return " of each host" if place.per_machine == place.workers_per_host else ", as these hosts are one machine"
+    return (
+        " of each host" if conditions.per_machine == conditions.workers_per_host else ", as these hosts are one machine"
+    )
 
 
 def oversubscription(seen: Evidence, waiting: float) -> list[TimelineFinding]:
-    place = seen.place
-    share = max(seen.share("company") + waiting, known(seen.remedy.value))
-    running = place.per_machine * place.threads
+    conditions = seen.conditions
+    share = max(seen.share("contention") + waiting, known(seen.remedy.value))
+    running = conditions.per_machine * conditions.threads
     what = (
-        f"{plural(place.per_machine, 'worker')} with {plural(place.threads, 'thread')} each are {running} threads "
-        f"on {plural(place.cores, 'core')}{_where(place)}: without any communication a step takes "
+        f"{plural(conditions.per_machine, 'worker')} with {plural(conditions.threads, 'thread')} each are {running} "
+        f"threads on {plural(conditions.cores, 'core')}{_where(conditions)}: without any communication a step takes "
         f"{time_text(seen.typical_s)}; one worker alone takes {time_text(seen.alone_s)}"
     )
     gain, follow = known(seen.remedy.value), ""
     if seen.remedy_threads:
-        fitting = place.per_machine * seen.remedy_threads
+        fitting = conditions.per_machine * seen.remedy_threads
         extent = f"{share_text(gain)} less time a step, measured" if gain >= 0.01 else "no time, measured"
         change = f"Give each worker {plural(seen.remedy_threads, 'thread')} (--threads {seen.remedy_threads}): {extent}"
         follow = f"--threads {seen.remedy_threads}"
-        if fitting >= place.cores and place.workers_per_host > 1:
+        if fitting >= conditions.cores and conditions.workers_per_host > 1:
             change += ". One more worker can then only have the cores of another: take more hosts, not more workers"
     else:
         change = (
-            f"Start no more than {plural(place.cores, 'worker')} a host: as many images/s with fewer processes and a"
+            f"Start no more than {plural(conditions.cores, 'worker')} a host: as many images/s with fewer processes "
+            "and a smaller job batch"
         )
-        change += " smaller job batch"
-        if place.workers_per_host > 1:
+        if conditions.workers_per_host > 1:
             change += ". More hosts would help, more workers on this one cannot"
     return [
         TimelineFinding(
             kind="oversubscription",
-            title=f"{running} threads share {plural(place.cores, 'core')}",
+            title=f"{running} threads share {plural(conditions.cores, 'core')}",
             share=share,
             gain=gain,
             what=what,
@@ -98,30 +100,30 @@ def oversubscription(seen: Evidence, waiting: float) -> list[TimelineFinding]:
 
 
 def machine(seen: Evidence) -> list[TimelineFinding]:
-    place, share = seen.place, seen.share("company")
-    if seen.company.low <= 0:
+    conditions, share = seen.conditions, seen.share("contention")
+    if seen.contention.low <= 0:
         return []  # it may be chance
-    running = place.per_machine * place.threads
+    running = conditions.per_machine * conditions.threads
     title = "the workers slow each other down without communicating"
-    cause = "Each has cores of its own, so they share what cores share: caches, memory bandwidth, power"
+    cause = "Each has cores of its own, so they compete for caches, memory bandwidth and power"
     change = (
         "No library can win this back: spread the workers over more hosts, which would gain up to "
         f"{share_text(share)}; or need less memory traffic (--set precision=bf16 where the processor has it, larger "
         "batches)"
     )
-    if place.others >= CROWDED:
+    if conditions.others >= CROWDED:
         title = "other processes use this machine"
-        cause = f"Other processes took {share_text(place.others)} of this machine meanwhile"
+        cause = f"Other processes took {share_text(conditions.others)} of this machine meanwhile"
         change = f"End them, or wait for them, and measure again: up to {share_text(share)} less time a step"
-    elif place.workers_per_host == 1:
-        title = "a worker beside others is slower, although each has a host of its own"
+    elif conditions.workers_per_host == 1:
+        title = "each worker is slower when others run, although each has its own host"
         cause = "The hosts differ, or they are one machine"
         change = (
             "Measure the hosts one by one (-H with one of them), and see with `hora doctor -H` what cores each has: "
             f"hosts like the first would gain up to {share_text(share)}"
         )
-    elif place.physical_cores and running > place.physical_cores:
-        cause = f"{running} threads share {plural(place.physical_cores, 'core')}, as hyperthreads"
+    elif conditions.physical_cores and running > conditions.physical_cores:
+        cause = f"{running} threads share {plural(conditions.physical_cores, 'core')}, as hyperthreads"
     return [
         TimelineFinding(
             kind="machine",
@@ -129,23 +131,23 @@ def machine(seen: Evidence) -> list[TimelineFinding]:
             share=share,
             gain=share,
             what=f"Alone a worker takes {time_text(seen.alone_s)} a step, and {time_text(seen.typical_s)} beside "
-            f"{plural(place.workers - 1, 'other')} that it does not communicate with. {cause}",
+            f"{plural(conditions.workers - 1, 'other')} that it does not communicate with. {cause}",
             change=change,
         )
     ]
 
 
 def small_batch(seen: Evidence) -> list[TimelineFinding]:
-    place, share = seen.place, seen.share("small batch")
-    whole = place.batch * place.workers
-    gain = share + seen.share("moving") * (1 - 1 / place.workers)  # the same bytes for as many more images
+    conditions, share = seen.conditions, seen.share("small batch")
+    whole = conditions.batch * conditions.workers
+    gain = share + seen.share("moving") * (1 - 1 / conditions.workers)  # the same bytes for as many more images
     return [
         TimelineFinding(
             kind="small batch",
-            title=f"a batch of {place.batch} computes less efficiently than one of {whole}",
+            title=f"a batch of {conditions.batch} computes less efficiently than one of {whole}",
             share=share,
             gain=gain,
-            what=f"One worker alone takes {time_text(seen.alone_s)} for {plural(place.batch, 'image')}, which is "
+            what=f"One worker alone takes {time_text(seen.alone_s)} for {plural(conditions.batch, 'image')}, which is "
             f"{share_text(share)} of a step more than that part of {plural(whole, 'image')} takes it",
             change="Keep the batch of each worker (weak scaling), and let the learning rate follow the job's "
             f"(`hora plan`): {share_text(gain)} less time for as many images",

@@ -90,7 +90,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Shares are of the time of a step of the whole job, its pauses included, from 0 to 1; what was not measured is
     nan, or 0 where it could not have been."""
 
-    place: RunConditions
+    conditions: RunConditions
     step_s: float  # without pauses
     alone_s: float
     efficiency: Estimate
@@ -98,7 +98,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
     cpu_share: float = math.nan
     data_s: float = 0.0
-    company: Estimate = Estimate(0.0, 0.0, 0.0)
+    contention: Estimate = Estimate(0.0, 0.0, 0.0)
     waiting: Estimate = Estimate()
     moving: Estimate = Estimate()
     communication: Estimate = Estimate(0.0, 0.0, 0.0)  # both together
@@ -136,7 +136,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def link(self) -> HostTraffic | None:
         """What a link between hosts carries; None on one host, or where too little is known."""
-        hosts, moving = self.place.hosts, self.share("moving", "communication")
+        hosts, moving = self.conditions.hosts, self.share("moving", "communication")
         if hosts < 2 or not math.isfinite(self.gradient_bytes) or moving <= 0:
             return None
         share = max(0.0, moving - known(self.latency))
@@ -147,7 +147,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def divide(
-    place: RunConditions,
+    conditions: RunConditions,
     job: Pool,
     limit: Pool,
     alone: Pool,
@@ -171,7 +171,7 @@ def divide(
     """
     if not job.good or not alone.good or not whole.good:
         return None
-    shrunk = place.workers if place.mode == "strong" else 1
+    shrunk = conditions.workers if conditions.mode == "strong" else 1
     step, data = job.step_draws, known(job.data_s)
     at_job, at_alone = step - data, alone.step_draws - known(alone.data_s)
     at_ideal = (whole.step_draws - known(whole.data_s)) / shrunk
@@ -188,7 +188,7 @@ def divide(
         at_step = in_step.step_draws - known(in_step.data_s) - known(meeting)
     paused = pauses.validation_step_s + pauses.save_step_s if pauses is not None else math.nan
     levels = Levels(
-        ideal=float(at_ideal[0]) if place.mode == "strong" else float(at_alone[0]),
+        ideal=float(at_ideal[0]) if conditions.mode == "strong" else float(at_alone[0]),
         alone=float(at_alone[0]),
         limit=float(at_limit[0]),
         in_step=float(at_step[0]),
@@ -199,15 +199,15 @@ def divide(
     total = step + known(paused)
     fusion = report.numbers.fusion if report else None
     return Evidence(
-        place=place,
+        conditions=conditions,
         step_s=float(step[0]),
         alone_s=float(alone.step_draws[0]),
-        efficiency=ratio(job.speed_draws, whole.speed_draws, 1 / place.workers),
+        efficiency=ratio(job.speed_draws, whole.speed_draws, 1 / conditions.workers),
         speed_up=ratio(job.speed_draws, whole.speed_draws),
         parts=tuple(waterfall.parts(levels)),
         cpu_share=job.cpu_share,
         data_s=data,
-        company=_share((at_limit - at_alone) / total) if limit.good else Estimate(0.0, 0.0, 0.0),
+        contention=_share((at_limit - at_alone) / total) if limit.good else Estimate(0.0, 0.0, 0.0),
         waiting=_share((at_step - at_limit) / total),
         moving=_share((at_job - at_step) / total),
         communication=_share((at_job - at_slowest) / total),

@@ -54,25 +54,25 @@ def measure(
     largest = list(dict.fromkeys(series.largest for series in told if series.largest.workers > 1))
     whole, job = job, _without_saving(job)
     trials = list(_turns(job, grid, {series.remedy for series in wanted}))
-    crew = TrialRunner(book, len(trials) + len(largest) * (2 if pauses else 1), say)
+    runner = TrialRunner(book, len(trials) + len(largest) * (2 if pauses else 1), say)
     book.notes[:] = [*methods(job), *_methods(wanted)]
     pools: dict[tuple[GridPoint, str], Pool] = {}
     for point, trial in trials:
-        _take(pools, point, crew.run(trial))
+        _take(pools, point, runner.run(trial))
         book.rows = [row for series in wanted for row in _rows(job, series, pools)]
     brief = msgspec.structs.replace(job, steps=min(job.steps, TIMELINE_STEPS))
-    timelines = {point: crew.run(brief.trial(point, 0, timeline=True)) for point in largest}
-    paused = {point: _pauses(whole, crew.run(_pausing(whole, point))) for point in largest} if pauses else {}
+    timelines = {point: runner.run(brief.trial(point, 0, timeline=True)) for point in largest}
+    paused = {point: _pauses(whole, runner.run(_pausing(whole, point))) for point in largest} if pauses else {}
     book.rows = []
     for series in wanted:
         seen = timelines.get(series.largest)
         read = _report(Path(seen.folder), book.notes) if seen is not None and seen.done else None
-        extra = _Extra(read, paused.get(series.largest), crew.others(), fullest_host)
+        extra = _Extra(read, paused.get(series.largest), runner.others(), fullest_host)
         book.rows += _by_node(_rows(job, series, pools, extra), job.hosts)
         if series in told:
-            found = _findings(job, series, pools, extra, crew if try_advice else None)
+            found = _findings(job, series, pools, extra, runner if try_advice else None)
             book.findings += [{"mode": series.mode, **msgspec.to_builtins(finding)} for finding in found]
-    book.notes += [*compared(book.rows), *_unsure(book.rows), *crew.cautions()]
+    book.notes += [*compared(book.rows), *_unsure(book.rows), *runner.cautions()]
 
 
 class _Extra(NamedTuple):
@@ -198,7 +198,7 @@ def _by_node(rows: list[dict[str, Any]], hosts: str) -> list[dict[str, Any]]:
 
 
 def _link(seen: Evidence) -> dict[str, Any] | None:
-    """As the record has it."""
+    """The link as the record has it."""
     link = seen.link
     if link is None:
         return None
@@ -222,7 +222,7 @@ def _seen(
         return None
     options = options_of(job.workload).of(job.options)
     nothing, remedy = Pool([]), series.remedy if point == series.largest else None
-    place = RunConditions(
+    conditions = RunConditions(
         mode=series.mode,
         workers=point.workers,
         batch=point.batch,
@@ -240,7 +240,7 @@ def _seen(
         others=extra.others,
     )
     return divide(
-        place,
+        conditions,
         job=pools.get((point, "together"), nothing),
         limit=pools.get((point, "limit"), nothing),
         alone=pools.get((alone, "together"), nothing),
@@ -254,7 +254,7 @@ def _seen(
 
 
 def _hosts(workers: int, hosts: str) -> int:
-    """On how many hosts so many workers are, if hosts are filled in order.
+    """The number of hosts of that many workers, if hosts are filled in order.
 
     >>> _hosts(2, ""), _hosts(2, "h1:2,h2:2"), _hosts(3, "h1:2,h2:2")
     (1, 1, 2)
@@ -267,15 +267,15 @@ def _hosts(workers: int, hosts: str) -> int:
 
 
 def _findings(
-    job: GridSetup, series: Series, pools: Pools, extra: _Extra, crew: TrialRunner | None
+    job: GridSetup, series: Series, pools: Pools, extra: _Extra, runner: TrialRunner | None
 ) -> list[TimelineFinding]:
-    """The verdict on the largest job; none on one worker, or if it failed. A crew tries the first advice."""
+    """The verdict on the largest job; none on one worker, or if it failed. A ``runner`` tries the first advice."""
     seen = _seen(job, series, series.largest, pools, extra, series.alone)
     if seen is None:
         return []
     found = findings(seen)
-    if crew is not None and advice.worth_trying(found):
-        outcome = crew.run(advice.trial_of(job, series.largest, found[0].follow, series.points[0].batch))
+    if runner is not None and advice.worth_trying(found):
+        outcome = runner.run(advice.trial_of(job, series.largest, found[0].follow, series.points[0].batch))
         after = Pool([turns.of(outcome, "together")])
         found[0] = advice.told(found[0], seen, pools[series.largest, "together"], after)
     return found
@@ -309,9 +309,9 @@ def _methods(wanted: Sequence[Series]) -> list[str]:
 def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Cautions about figures that are known too badly."""
     found = [
-        f"caution: {share_text(row['efficiency'])} of ideal with {row['workers']} workers ({row['mode']}) is more than "
-        "there can be, and is not to be believed: one worker was disturbed, or had less of the machine; measure again, "
-        "with more --repeats or --threads 1"
+        f"caution: {share_text(row['efficiency'])} of ideal with {row['workers']} workers ({row['mode']}) is "
+        "impossible; do not trust it: one worker was disturbed, or had less of the machine; measure again, with more "
+        "--repeats or --threads 1"
         for row in rows
         if row["above_ideal"]
     ]
@@ -320,6 +320,6 @@ def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if low is not None and high is not None and high - low > 2 * NOISY:
             found.append(
                 f"caution: efficiency with {row['workers']} workers ({row['mode']}) is only known to be between "
-                f"{share_text(low)} and {share_text(high)}; more --repeats, or a quieter machine, would tell"
+                f"{share_text(low)} and {share_text(high)}; more --repeats, or a quieter machine, would help"
             )
     return found

@@ -56,18 +56,16 @@ def _waiting(row: Row) -> str:
 
 
 def headlines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What must be said first about rows of one mode: what cannot be, and what is worse than one worker.
+    """Warnings about rows of one mode: impossible results, and those worse than one worker.
 
     >>> headlines([{"workers": 2, "above_ideal": True, "efficiency": 1.42, "slower_than_one": False, "link": None}])
-    ['(!) 142 % of ideal with 2 workers cannot be, and is not to be believed.']
+    ['(!) 142 % of ideal with 2 workers is impossible; do not trust it.']
     """
     said = []
     for row in rows:
         workers = f"{row['workers']} workers"
         if row.get("above_ideal"):
-            said.append(
-                f"(!) {share_text(row['efficiency'])} of ideal with {workers} cannot be, and is not to be believed."
-            )
+            said.append(f"(!) {share_text(row['efficiency'])} of ideal with {workers} is impossible; do not trust it.")
         if row.get("slower_than_one"):
             said.append(f"{workers} are slower than one worker: {row['speed_up']:.2f} times its images/s.")
         if link := row.get("link"):

@@ -32,19 +32,20 @@ def findings(seen: Evidence) -> list[TimelineFinding]:
     >>> from hora.lab.scaling.evidence import RunConditions
     >>> from hora.lab.scaling.waterfall import Levels, parts
     >>> from hora.lab.throughput.estimate import Estimate
-    >>> place = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
+    >>> conditions = RunConditions(workers=2, workers_per_host=2, batch=32, threads=1, cores=2)
     >>> slow = tuple(parts(Levels(ideal=0.04, alone=0.04, limit=0.04, in_step=0.04, job=0.04, data=0.06)))
-    >>> seen = Evidence(place=place, step_s=0.1, alone_s=0.1, efficiency=Estimate(1, 0.9, 1), parts=slow, data_s=0.06)
+    >>> sure = Estimate(1, 0.9, 1)
+    >>> seen = Evidence(conditions=conditions, step_s=0.1, alone_s=0.1, efficiency=sure, parts=slow, data_s=0.06)
     >>> findings(seen)[0].kind, findings(seen)[0].share
     ('input', 0.6)
-    >>> clean = Evidence(place=place, step_s=0.1, alone_s=0.098, efficiency=Estimate(0.98, 0.97, 0.99))
+    >>> clean = Evidence(conditions=conditions, step_s=0.1, alone_s=0.098, efficiency=Estimate(0.98, 0.97, 0.99))
     >>> [finding.kind for finding in findings(clean)]
     ['compute']
     """
     late = _late(seen)
     waiting = max(0.0, _waited(seen) - sum(finding.share for finding in late))
     found = [*late, *_moving(seen), *computing.input_waits(seen), *computing.small_batch(seen), *computing.pauses(seen)]
-    if seen.place.oversubscribed:
+    if seen.conditions.oversubscribed:
         found += computing.oversubscription(seen, waiting)
     else:
         found += [*computing.machine(seen), *_turns(seen, waiting)]
@@ -59,8 +60,8 @@ def findings(seen: Evidence) -> list[TimelineFinding]:
 
 def _slower(seen: Evidence) -> str:
     return (
-        f"{plural(seen.place.workers, 'worker')} are slower than one: together they have {seen.speed_up.value:.2f} "
-        "times its images/s."
+        f"{plural(seen.conditions.workers, 'worker')} are slower than one: together they have "
+        f"{seen.speed_up.value:.2f} times its images/s."
     )
 
 
@@ -122,17 +123,17 @@ def _turns(seen: Evidence, share: float) -> list[TimelineFinding]:
         if not math.isnan(seen.waiting.value)
         else f"Workers wait for each other {share_text(share)} of the time"
     )
-    if seen.place.others >= computing.CROWDED:
-        measured += f" (other processes took {share_text(seen.place.others)} of this machine meanwhile)"
-    ahead = "load data ahead (--set loaders=1); " if seen.place.loads_ahead and seen.share("data") >= WORTH else ""
+    if seen.conditions.others >= computing.CROWDED:
+        measured += f" (other processes took {share_text(seen.conditions.others)} of this machine meanwhile)"
+    ahead = "load data ahead (--set loaders=1); " if seen.conditions.loads_ahead and seen.share("data") >= WORTH else ""
     return [
         TimelineFinding(
             kind="imbalance",
             title="workers take turns being late",
             share=share,
             gain=share / 2,
-            what=f"{measured}: a step takes as long as the slowest of {seen.place.workers} workers takes for it, and "
-            "that is not always the same one",
+            what=f"{measured}: a step takes as long as the slowest of {seen.conditions.workers} workers takes for it, "
+            "and that is not always the same one",
             change=f"Give all the same amount of work; {ahead}see with `hora doctor` whether something else uses the "
             "cores. Sending less would gain nothing here. The gain is that of half the waiting",
         )
@@ -157,7 +158,7 @@ def _moving(seen: Evidence) -> list[TimelineFinding]:
 
 
 def faster(seen: Evidence, link: HostTraffic) -> list[tuple[int, float, float]]:
-    """What a link so many times as fast would give: times, the share of a step saved, and the speed-up then."""
+    """What a link that many times as fast would give: times, the share of a step saved, and the speed-up then."""
     made = []
     for times in FASTER:
         gain = link.share * (1 - 1 / times)
@@ -166,36 +167,36 @@ def faster(seen: Evidence, link: HostTraffic) -> list[tuple[int, float, float]]:
 
 
 def _bandwidth(seen: Evidence, share: float) -> TimelineFinding:
-    place, size = seen.place, seen.gradient_bytes
+    conditions, size = seen.conditions, seen.gradient_bytes
     bytes_text = f"{size_text(size)} of gradients a step" if math.isfinite(size) else "the gradients of a step"
     what = _costs(seen, share, f"to move {bytes_text}")
     link = seen.link
     changes = []
-    gain, follow = share / 2, "--set accumulate=2" if place.accumulates else f"--batch {2 * place.batch}"
+    gain, follow = share / 2, "--set accumulate=2" if conditions.accumulates else f"--batch {2 * conditions.batch}"
     if link is not None:
         what += (
             f". The link between the hosts: {link_text(link.mbit_per_s)}, {time_text(link.seconds)} of a step of "
             f"{time_text(seen.total_s)}"
         )
-    if place.hosts == 1 and place.transport in ("gloo", "mpi"):
+    if conditions.hosts == 1 and conditions.transport in ("gloo", "mpi"):
         changes.append(
-            f"Take --transport auto: on one host data then moves through shared memory, not by {place.transport}, "
+            f"Take --transport auto: on one host data then moves through shared memory, not by {conditions.transport}, "
             f"which would save most of {share_text(share)}"
         )
         gain, follow = share, "--transport auto"
-    elif place.compression == "none" and place.hosts > 1:
+    elif conditions.compression == "none" and conditions.hosts > 1:
         gain = _half_the_bytes(seen, share)
         changes.append(f"Send half as much, --set compression=bf16: {share_text(gain)} less time a step")
         follow = "--set compression=bf16"
     more = 1 / (1 - share / 2) - 1
-    often = "--set accumulate=2, or twice the batch" if place.accumulates else "twice the batch"
+    often = "--set accumulate=2, or twice the batch" if conditions.accumulates else "twice the batch"
     changes.append(
         f"Exchange half as often ({often}): the same bytes for twice the images, {share_text(more)} more images/s"
     )
     if link is not None:
         changes += [
             f"A link {times} times as fast ({link_text(times * link.mbit_per_s)}) would save {share_text(saved)} of a "
-            f"step: {plural(place.workers, 'worker')} would then have {speed_up:.2f} times the images/s of one"
+            f"step: {plural(conditions.workers, 'worker')} would then have {speed_up:.2f} times the images/s of one"
             for times, saved, speed_up in faster(seen, link)
         ]
     return TimelineFinding(
@@ -218,15 +219,15 @@ def _half_the_bytes(seen: Evidence, share: float) -> float:
 
 
 def _latency(seen: Evidence, share: float) -> TimelineFinding:
-    place = seen.place
+    conditions = seen.conditions
     per_step = plural(seen.batches, "exchange") if math.isfinite(seen.batches) else "exchanges"
     size = f", {size_text(seen.gradient_bytes)} in all" if math.isfinite(seen.gradient_bytes) else ""
     bare = f". Four bytes alone take {time_text(seen.meeting_s)}" if math.isfinite(seen.meeting_s) else ""
     more = 1 / (1 - share / 2) - 1
-    link = "the latency between the hosts (`hora doctor -H`), " if place.hosts > 1 else ""
-    by_gloo = place.hosts == 1 and place.transport in ("gloo", "mpi")
+    link = "the latency between the hosts (`hora doctor -H`), " if conditions.hosts > 1 else ""
+    by_gloo = conditions.hosts == 1 and conditions.transport in ("gloo", "mpi")
     first = "Take --transport auto, which is shared memory on one host. " if by_gloo else ""
-    often = "--set accumulate=2, or twice the batch" if place.accumulates else "twice the batch"
+    often = "--set accumulate=2, or twice the batch" if conditions.accumulates else "twice the batch"
     return TimelineFinding(
         kind="latency",
         title="each exchange takes long, however little it moves",
@@ -235,7 +236,7 @@ def _latency(seen: Evidence, share: float) -> TimelineFinding:
         what=_costs(seen, share, f"for {per_step} a step{size}") + bare,
         change=f"{first}Exchange half as often ({often}): {share_text(more)} more images/s. Then look at {link}"
         "HORA_FUSION_THRESHOLD and whether each worker has a core of its own",
-        follow="--set accumulate=2" if place.accumulates else f"--batch {2 * place.batch}",
+        follow="--set accumulate=2" if conditions.accumulates else f"--batch {2 * conditions.batch}",
     )
 
 
@@ -258,36 +259,38 @@ def _above(seen: Evidence) -> TimelineFinding:
     sure = seen.efficiency
     return TimelineFinding(
         kind="above ideal",
-        title="this is more than ideal, and not to be believed",
+        title="more than ideal is impossible: do not trust this result",
         share=0.0,
         gain=0.0,
-        what=f"{plural(seen.place.workers, 'worker')} were measured at {share_text(sure.value)} of ideal "
-        f"({share_text(sure.low)} to {share_text(sure.high)}), and cannot be: the one worker that they are compared "
+        what=f"{plural(seen.conditions.workers, 'worker')} were measured at {share_text(sure.value)} of ideal "
+        f"({share_text(sure.low)} to {share_text(sure.high)}): the one worker that they are compared "
         "with was disturbed, or had less of the machine than each of them",
         change="Measure again on a quiet machine, with more --repeats or --threads 1; do not quote this figure",
     )
 
 
 def _compute(seen: Evidence, lost: float) -> TimelineFinding:
-    place, rest = seen.place, max(0.0, 1 - lost)
-    free = place.cores // place.per_machine
+    conditions, rest = seen.conditions, max(0.0, 1 - lost)
+    free = conditions.cores // conditions.per_machine
     spare = (
-        f"there are cores for {plural(free, 'thread')} a worker (--threads {free}); " if free > place.threads else ""
+        f"there are cores for {plural(free, 'thread')} a worker (--threads {free}); "
+        if free > conditions.threads
+        else ""
     )
     size = f" --gradient-mb {seen.gradient_bytes / 2**20:.3g}" if math.isfinite(seen.gradient_bytes) else ""
     better, sure = seen.share("moving", "communication"), seen.efficiency
     more = "More workers help"
-    if place.full and (place.hosts == 1 or place.workers_per_host > 1):
-        more += ", on more hosts: the cores of " + ("these are" if place.hosts > 1 else "this one are") + " used"
+    if conditions.full and (conditions.hosts == 1 or conditions.workers_per_host > 1):
+        more += ", on more hosts: the cores of " + ("these are" if conditions.hosts > 1 else "this one are") + " used"
     return TimelineFinding(
         kind="compute",
         title="computing takes the time",
         share=rest,
         gain=better,
-        what=f"With {plural(place.workers, 'worker')} {share_text(rest)} of a step is computing; efficiency is "
+        what=f"With {plural(conditions.workers, 'worker')} {share_text(rest)} of a step is computing; efficiency is "
         f"{share_text(sure.value)} ({share_text(sure.low)} to {share_text(sure.high)})",
         change=f"{more}. To make a step itself faster: {spare}--set precision=bf16 where the processor has it. Better "
         f"communication would gain {share_text(better)} at most. What more workers would give: `hora plan "
-        f"--workers {2 * place.workers} --batch {place.batch} --step-ms {1e3 * seen.alone_s:.3g}{size} --per-host "
-        f"{place.workers_per_host}`",
+        f"--workers {2 * conditions.workers} --batch {conditions.batch} --step-ms {1e3 * seen.alone_s:.3g}{size} "
+        f"--per-host {conditions.workers_per_host}`",
     )

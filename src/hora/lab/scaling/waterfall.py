@@ -6,9 +6,9 @@ limit), by itself but meeting the others once a step with four bytes (in step), 
 what is waited for data,
 
     A   one worker alone, with nobody beside it       (of strong scaling: a share of the whole batch's time first)
-    L   the limit                                     company  = L of the typical worker - A
-    M   in step, less the bare meeting                waiting  = M - L of the typical worker
-    T   with Hora                                     moving   = T - M
+    L   the limit                                     contention = L of the typical worker - A
+    M   in step, less the bare meeting                waiting    = M - L of the typical worker
+    T   with Hora                                     moving     = T - M
     data                                              what each step waits for its batch, one worker's too
     pauses                                            validation and checkpoints, spread over the steps of an epoch
 
@@ -22,7 +22,7 @@ What a record has of it. Every row of a scaling experiment with several workers 
                  "moving". ``ms`` and ``share`` of "pauses" are null unless --pauses measured them.
     "in_step_images_per_s", "in_step_efficiency": of the third reference, beside "limit_images_per_s" and
                  "limit_efficiency"
-    "above_ideal": true if the efficiency is more than ideal, which is not to be believed, and never to be headlined
+    "above_ideal": true if the efficiency is more than ideal, which is impossible; such a figure is never in a headline
     "slower_than_one": true if all workers together are slower than one
     "link": {"mbit_per_s": 94.0, "bytes": 13.5e6, "ms": 900.0, "share": 0.91,
              "faster": [{"times": 10, "mbit_per_s": 940.0, "gain": 0.82, "speed_up": 1.3}, …]}
@@ -43,7 +43,7 @@ __all__ = ["ABOVE", "PARTS", "Levels", "Part", "above_ideal", "lost", "parts"]
 PARTS = {
     "computing": "computing, as one worker alone",
     "small batch": "a small batch computes less efficiently",
-    "company": "company: other workers beside it",
+    "contention": "contention: other workers on the host",
     "waiting": "waiting in step for the slowest",
     "moving": "moving gradients",
     "communication": "waiting and moving",
@@ -80,7 +80,7 @@ def parts(levels: Levels) -> list[Part]:
     >>> for each in parts(Levels(ideal=0.1, alone=0.1, limit=0.12, in_step=0.15, job=0.18, data=0.02)):
     ...     print(each.part, round(each.seconds, 3), round(each.share, 2))
     computing 0.1 0.5
-    company 0.02 0.1
+    contention 0.02 0.1
     waiting 0.03 0.15
     moving 0.03 0.15
     data 0.02 0.1
@@ -88,7 +88,7 @@ def parts(levels: Levels) -> list[Part]:
     """
     named = [("small batch", levels.alone)] if levels.alone != levels.ideal else []
     if math.isfinite(levels.limit):
-        named.append(("company", levels.limit))
+        named.append(("contention", levels.limit))
     if math.isfinite(levels.in_step):
         named += [("waiting", levels.in_step), ("moving", levels.job)]
     else:
@@ -122,7 +122,7 @@ def above_ideal(value: float | None) -> bool:
 
 
 def plain(found: Sequence[Part]) -> list[Mapping[str, Any]]:
-    """As the record has it."""
+    """The parts as the record has them."""
     return [
         {
             "part": each.part,

@@ -1,5 +1,5 @@
 """The study's three questions, answered from the miniature's rows and beside its own: how throughput scales with
-workers, framework and batch; what naive scaling costs in accuracy; whether scaled rates and warm-ups give it back."""
+workers, framework and batch; what naive scaling costs in accuracy; whether scaled rates and warm-ups recover it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ IMPOSSIBLE = 1.15  # times ideal; a little more than ideal can be, with more cac
 QUESTIONS = (
     "How does throughput scale with workers, by framework and batch size?",
     "How much accuracy does naive scaling cost?",
-    "Do a scaled learning rate and a warm-up give it back?",
+    "Do a scaled learning rate and a warm-up recover it?",
 )
 
 
 def answers(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One finding a question; what was not run is said."""
+    """One finding per question; it also says what was not run."""
     speeds = [row for row in rows if row["what"] == "throughput"]
     qualities = [row for row in rows if row["what"] == "quality"]
     parts = (_throughput(speeds), _naive(qualities), _remedies(qualities))
@@ -108,7 +108,7 @@ def _naive(rows: Sequence[Row]) -> tuple[str, str, str]:
     return title, here, study
 
 
-# ---- whether remedies give it back ----
+# ---- whether remedies recover it ----
 
 
 def _remedies(rows: Sequence[Row]) -> tuple[str, str, str]:
@@ -135,17 +135,17 @@ def _remedies(rows: Sequence[Row]) -> tuple[str, str, str]:
     here = "; ".join(f"{row['factor']} {_against(row, base)}" for row in (linear, *others))
     diverged = [row["factor"] for row in rows if row["workers"] == count and row["state"] == "diverged"]
     lost = f"; {', '.join(diverged)} diverged" if diverged else ""
-    unsure = ". With one seed nobody knows which of it is chance" if len(base["best_top1_seeds"]) < 2 else ""
+    unsure = ". With one seed none of this is significant" if len(base["best_top1_seeds"]) < 2 else ""
     return "; ".join(words), f"on {count} workers, against {score_text(base)} on one: {here}{lost}{unsure}", study
 
 
 def _back(naive: Row | None, linear: Row, base: Row) -> str:
-    """How much of what naive scaling loses the linear rule gives back."""
+    """How much of what naive scaling loses the linear rule recovers."""
     left = gap_of(linear, base).value
     lost = -gap_of(naive, base).value if naive and naive["workers"] == linear["workers"] else 0.0
     if lost <= 0:
         return f"the linear rule alone ends {points_text(left)} {'below' if left < 0 else 'above'} one worker"
-    return f"the linear rule gives back {_share(min(1.0, max(0.0, 1 + left / lost)))} of what naive scaling costs"
+    return f"the linear rule recovers {_share(min(1.0, max(0.0, 1 + left / lost)))} of what naive scaling costs"
 
 
 def _against(row: Row, base: Row) -> str:

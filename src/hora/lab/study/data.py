@@ -15,7 +15,7 @@ _SPLITS = {"train": "train", "t10k": "test"}
 
 
 def prepare(source: Path | None, folder: Path, samples: int, test: int, jobs: int = 1) -> str:
-    """Put so many images into ``folder``, from MNIST in ``source`` or drawn; what they are, in words. What is there
+    """Put that many images into ``folder``, from MNIST in ``source`` or drawn; what they are, in words. What is there
     already stays."""
     done = folder / "PREPARED"
     if source is None:

@@ -98,7 +98,7 @@ def measure(
 def speed_trials(
     scale: Scale, cores: int, data: str, frameworks: Sequence[str] = FRAMEWORKS
 ) -> dict[tuple[str, int, int], Trial]:
-    """By framework, batch and workers, as many as there are cores.
+    """The trials of experiments 1 to 3, by framework, batch and workers, up to the number of cores.
 
     >>> [key for key in speed_trials(sizes.QUICK, 2, "d") if key[2] == 2]
     [('horovod+tensorflow', 32, 2), ('horovod+tensorflow', 128, 2), ('pytorch', 128, 2), ('horovod+pytorch', 128, 2)]
@@ -127,7 +127,7 @@ def speed_trials(
 
 
 def images_per_s(framework: str, outcome: TrialOutcome) -> float | None:
-    """By the formula that the study used for that framework."""
+    """Images/s by the formula that the study used for that framework."""
     if not outcome.done:
         return None
     value = outcome.result.get("images_per_s") if framework == "horovod+tensorflow" else outcome.images_per_s_study

@@ -78,7 +78,7 @@ def published_speed(framework: str, batch: int, gpus: int) -> Throughput | None:
 
 
 def speed_up(framework: str, batch: int, gpus: int) -> float | None:
-    """Against one GPU.
+    """The speed-up over one GPU.
 
     >>> round(speed_up("horovod+pytorch", 128, 32), 1)
     29.4

@@ -1,7 +1,7 @@
-"""The experiment: a trial a point, and a row of each, whatever comes of it.
+"""The experiment: a trial a point, and a row of each, whatever the outcome.
 
 What does not fit into memory, diverges or fails is a row and not the end. All is written down after every trial, and a
-sweep that goes on in its folder takes what is done from there; TPE is told of it in the same order.
+sweep that continues in its folder takes what is done from there; TPE is told of it in the same order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def is_highest_best(metric: str) -> bool:
 
 
 def metric_of(outcome: TrialOutcome, metric: str, *, highest: bool) -> float | None:
-    """What a run came to: the best of its epochs, or what is said of the whole run. None if it did not end well.
+    """The metric of a run: the best of its epochs, or that of the whole run. None if it failed.
 
     >>> run = TrialOutcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", images_per_s=100.0,
     ...               result={"val_loss": 0.3}, epochs=[{"val_loss": 0.2}, {"val_loss": 0.3}])
@@ -83,8 +83,8 @@ def metric_of(outcome: TrialOutcome, metric: str, *, highest: bool) -> float | N
     numbers = {name for name, value in outcome.result.items() if _is_number(value)}
     known = sorted(numbers | {name for epoch in outcome.epochs for name in epoch} | {"images_per_s"})
     raise UsageError(
-        f"--metric {metric}: a run of {outcome.trial.workload} does not tell it. It tells {', '.join(known)}. Give one "
-        "of those, and --resume to go on."
+        f"--metric {metric}: a run of {outcome.trial.workload} does not report it. It reports {', '.join(known)}. Give "
+        "one of those, and --resume to continue."
     )
 
 
@@ -207,10 +207,10 @@ def _result_text(setup: SweepSetup, value: float | None, state: str, outcome: Tr
 
 
 def methods(setup: SweepSetup) -> list[str]:
-    """How the figures were made, for whoever reads them later."""
+    """How the figures were measured."""
     better = "highest" if setup.highest else "lowest"
     return [
-        f"the best is the {better} {setup.metric} of any epoch, each point run once: points that differ by less than "
-        "seeds do are alike",
+        f"the best is the {better} {setup.metric} of any epoch, each point run once: differences smaller than "
+        "those between seeds are not significant",
         "images/s is that of steady steps; the time is of the whole run, with start-up and validation",
     ]

@@ -1,4 +1,4 @@
-"""Which point is next. A grid has all of them; TPE proposes one after the other, from what came of those before.
+"""Which point is next. A grid has all of them; TPE proposes one after the other, from the results of those before.
 
 A proposal depends on the seed, its number and what is known then, and on nothing else: a sweep that was killed and goes
 on proposes what it would have proposed.
@@ -26,7 +26,7 @@ class Search(Protocol):
         """A trial's name and its point, one after the other; each is answered by ``told`` before the next is asked."""
 
     def told(self, point: Point, value: float | None, *, hopeless: bool = False) -> None:
-        """What came of it; None if nothing did, and ``hopeless`` if that is the point's own fault."""
+        """Report a point's result; None if there is none, with ``hopeless`` if the point itself is the reason."""
 
 
 def name_of(point: Point) -> str:

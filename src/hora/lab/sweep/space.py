@@ -183,7 +183,7 @@ def check_point(workload: str, fixed: Mapping[str, Any], point: Mapping[str, Any
 
 
 def value_text(value: Any) -> str:
-    """As short as it may be.
+    """The value in its shortest form.
 
     >>> value_text(0.1234567891), value_text(64), value_text("sgd")
     ('0.123457', '64', 'sgd')

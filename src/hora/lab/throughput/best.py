@@ -35,7 +35,7 @@ def best(rows: Sequence[Row], cores: int) -> list[str]:
     beside = [
         ", ".join([_size(row), *(_word(row, n) for n in varied if n not in ("workers", "threads"))]) for row in even
     ]
-    chance = f"; {' and '.join(beside[:2])} cannot be told from it" if beside else ""
+    chance = f"; {' and '.join(beside[:2])} not significantly different" if beside else ""
     said = [f"best: {', '.join(words)}, {count_text(top['images_per_s'])} images/s{chance}"]
     reasons = [_gain(top, done, name, varied) for name in varied]
     reasons.append(_cores(top, cores))

@@ -80,8 +80,8 @@ class FullestHost(NamedTuple):
 
 
 def survey(workers: int, hosts: str) -> FullestHost:
-    """Where so many workers would be. Other hosts are asked, by a job that does nothing else: how many cores they have,
-    and whether two of them are one machine, as containers are. If that fails they are taken to be like this one."""
+    """The hosts of that many workers. A small job finds out how many cores other hosts have, and whether two are
+    one machine, as containers are. If it fails, they are assumed to be like this one."""
     if not hosts:
         return FullestHost(cores(), workers)
     command = [sys.executable, "-m", "hora", "run", "-np", str(workers), "-H", hosts, "--no-bind", sys.executable, "-c"]
@@ -132,7 +132,7 @@ class LoadMonitor:
             return ""
         return (
             f"caution: other processes took {share_text(others)} of this machine meanwhile; what was measured is too "
-            "slow by an unknown amount, and verdicts about cores are not to be relied on"
+            "slow by an unknown amount, and verdicts about cores are not reliable"
         )
 
 

@@ -43,7 +43,7 @@ class GridSetup(msgspec.Struct, frozen=True, kw_only=True):
         options_of(self.workload).of({**self.options, **more})
 
     def batch(self) -> int:
-        """The batch that a worker takes unless told otherwise: the option's, or the workload's own.
+        """The default batch size of a worker: the option's, or the workload's own.
 
         >>> GridSetup(workload="mnist").batch(), GridSetup(workload="mnist", options={"batch": 7}).batch()
         (100, 7)
@@ -101,7 +101,7 @@ def points(
     strategies: Sequence[str] = ("hora",),
     inters: Sequence[int] = (0,),
 ) -> list[GridPoint]:
-    """All combinations, each once, in the order given. Transports are Hora's; one worker averages with nobody.
+    """All combinations, each once, in the order given. Transports are Hora's; a single worker averages nothing.
 
     >>> points([1, 2], [32], [1], ["auto", "gloo"])[2]
     GridPoint(workers=2, batch=32, threads=1, transport='auto', strategy='hora', inter=0)

@@ -56,14 +56,14 @@ class TrialRunner:
 def measure(job: GridSetup, grid: Sequence[GridPoint], book: ExperimentWriter, say: Say) -> None:
     """Run everything; rows and notes are in the book, also of what was done when it is interrupted."""
     trials = list(turns(job, grid))
-    crew = TrialRunner(book, [trial for _, trial in trials], say)
+    runner = TrialRunner(book, [trial for _, trial in trials], say)
     pools: dict[tuple[GridPoint, bool], Pool] = {}
     book.notes[:] = [*methods(job), *_more_methods(job)]
     for point, trial in trials:
         key = point, trial.independent
-        pools[key] = pools.get(key, Pool([])).and_one(crew.run(trial))
+        pools[key] = pools.get(key, Pool([])).and_one(runner.run(trial))
         book.rows = _rows(grid, pools)
-    book.notes += [*compared(book.rows), *crew.cautions()]
+    book.notes += [*compared(book.rows), *runner.cautions()]
 
 
 def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _rows(grid: Sequence[GridPoint], pools: Pools) -> list[dict[str, Any]]:
 
 
 def methods(job: GridSetup) -> list[str]:
-    """How images/s were made, for whoever reads them later."""
+    """How images/s were measured."""
     runs = "one run" if job.repeats == 1 else f"{job.repeats} runs, taken by turns,"
     return [
         f"images/s: images of all workers a step, over the median step of {runs} of {job.steps} steps; warm-up steps "
@@ -153,7 +153,7 @@ def trial_text(trial: Trial) -> str:
 
 
 def speed_text(outcome: TrialOutcome) -> str:
-    """What came of it, in a word or two."""
+    """The result, in a few words."""
     if not outcome.done:
         return outcome.state
     return (

@@ -43,13 +43,13 @@ class Pool:
 
     @cached_property
     def step_draws(self) -> Draws:
-        """Of the median step, in seconds."""
+        """Draws of the median step, in seconds."""
         names = "".join(outcome.trial.name for outcome in self.good)
         return draws_of_median([outcome.step_s for outcome in self.good], seed=zlib.crc32(names.encode()))
 
     @cached_property
     def speed_draws(self) -> Draws:
-        """Of the steady images/s: the images of a step (of all workers, whether they communicate or not) over it."""
+        """Draws of the steady images/s: images of a step (of all workers, communicating or not) over it."""
         images = [outcome.images_per_s * statistics.median(outcome.step_s) for outcome in self.good]
         return _median(images) / self.step_draws
 
@@ -108,7 +108,7 @@ def with_ends(name: str, found: Estimate) -> dict[str, float | None]:
 
 
 def plain(value: float) -> float | None:
-    """As JSON has it: null if it is not known.
+    """The value for JSON: null if it is not known.
 
     >>> plain(0.123456789), plain(math.nan)
     (0.123457, None)

@@ -39,7 +39,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     >>> compared([hora, ddp])
     ['2 workers, batch 64: Hora 4,449 images/s, DDP 2,700: Hora is 1.65 times as fast']
     >>> compared([hora, {**ddp, "images_per_s": 4400.0, "high": 4450.0}])
-    ['2 workers, batch 64: Hora 4,449 images/s, DDP 4,400: no difference that can be told from chance']
+    ['2 workers, batch 64: Hora 4,449 images/s, DDP 4,400: no significant difference']
     """
     said = []
     for row in rows:
@@ -70,6 +70,6 @@ def _difference(hora: Mapping[str, Any], ddp: Mapping[str, Any]) -> str:
     fast, slow = (hora, ddp) if hora["images_per_s"] >= ddp["images_per_s"] else (ddp, hora)
     low, high = fast.get("low"), slow.get("high")
     if low is not None and high is not None and low <= high:
-        return "no difference that can be told from chance"
+        return "no significant difference"
     times = fast["images_per_s"] / slow["images_per_s"]
     return f"{NAMES[fast['strategy']]} is {times:.2f} times as fast"

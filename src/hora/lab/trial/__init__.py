@@ -1,9 +1,9 @@
 """A trial: one configuration of `hora train`, run once in a child process and watched.
 
 ``run`` promises: the child has a session of its own and prints to ``log.txt``; whatever ends it (itself, the time
-limit, Ctrl-C here, the death of this process) nothing of it stays; what came of it is in ``outcome.json``, whole or not
-at all. A trial whose folder holds the answer to the same question is not run again: that is how experiments go on after
-an interruption. How steps become images/s is in ``measure``.
+limit, Ctrl-C here, the death of this process) nothing of it stays; its outcome is in ``outcome.json``, which is
+complete or absent. A trial whose folder holds the outcome of an equal one is not run again: that is how experiments
+continue after an interruption. How steps become images/s is in ``measure``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def run(
     look: Callable[[float], None] | None = None,
     place: str = "",
 ) -> TrialOutcome:
-    """Run a trial in a child, or take what ``folder`` has of it. An interrupt goes on after the child has ended.
+    """Run a trial in a child, or return its outcome in ``folder``. An interrupt is raised when the child has ended.
     ``look`` is called about once a second while it runs, with the seconds that it has. ``place`` are hosts to run on,
     as -H takes them, where these are not part of the question."""
     command, variables = command_of(trial, folder, place), _variables(trial, folder)
@@ -119,7 +119,7 @@ def run(
 
 
 def load(folder: Path) -> TrialOutcome:
-    """What a trial's folder says came of it; BadData if it does not."""
+    """The outcome in a trial's folder; BadData if there is none."""
     return run_folder.read_json(
         folder / FILE, TrialOutcome, "Give the folder of a trial: one of trials/ in an experiment."
     )
@@ -217,7 +217,7 @@ def _how(code: int | None, child: Child, folder: Path) -> tuple[OutcomeState, st
     if code == 0 and (folder / RESULT).exists():
         return "done", ""
     if code == 0:
-        return "failed", f"it ended well, but {folder / RESULT} is not here: rank 0 has written to another host's disk"
+        return "failed", f"it succeeded, but {folder / RESULT} is not here: rank 0 has written to another host's disk"
     said = reason.tail(folder / LOG)
     if reason.out_of_memory(code, said, child.oom_kills):
         return "out of memory", reason.line(code, said)

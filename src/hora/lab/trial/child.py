@@ -36,7 +36,7 @@ class Child:
         self._command, self._environment, self._log = command, environment, log
         self._began = self._ended = 0.0
         self.started = 0.0  # as time.time() counts
-        self.oom_kills = 0  # how often the kernel killed somebody for want of memory meanwhile
+        self.oom_kills = 0  # how often the kernel killed somebody because memory ran out meanwhile
 
     def __enter__(self) -> Child:
         self._oom_kills_before = _oom_kills()

@@ -1,4 +1,4 @@
-"""About how long a trial will take: to start, and then so many samples at a speed that is known from trials that were
+"""About how long a trial will take: to start, and then that many samples at a speed that is known from trials that were
 run before in the same place, or guessed. A guess is only good until something has run; whoever tells it says so."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TrialSpeed(msgspec.Struct, frozen=True):
 
     @property
     def basis(self) -> str:
-        """In words.
+        """The estimate's basis, in words.
 
         >>> TrialSpeed(6.0, 0.002).basis, TrialSpeed(4.0, 0.002, 3).basis
         ('a guess: 6 s to start a trial, 500 images/s a core', 'as long as 3 such trials before')
@@ -57,7 +57,7 @@ class Costs:
         self._known: dict[tuple[str, ...], list[TrialSpeed]] | None = None
 
     def speed(self, trial: Trial) -> TrialSpeed:
-        """Of such a trial, on as many workers if there were any."""
+        """The speed of such a trial, on the same number of workers if there were any."""
         if self._known is None:
             self._known = _read(self._place)
         kind = _kind(trial)
@@ -122,7 +122,7 @@ def _speed_of(outcome: TrialOutcome) -> TrialSpeed | None:
 
 
 def steps_of(options: WorkloadOptions, workers: int, samples: int = 0) -> float:
-    """How many steps a run on so many processes has; ``samples`` are those of an epoch, 0 if they are to be looked up.
+    """Steps of a run on that many processes; ``samples`` are those of an epoch, 0 to look them up.
 
     >>> steps_of(options_of("mnist").of({"epochs": 2, "batch": 50}), 2, samples=1000)
     20.0

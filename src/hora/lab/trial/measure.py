@@ -1,4 +1,4 @@
-"""From the lines of a run about its steps to its speed.
+"""The speed of a run, from its lines about steps.
 
 The first steps are left out of what is called steady: five or a tenth, whichever is more, but never more than half.
 The speed is that of the median step, which a few slow steps (a checkpoint, another process) do not change. The interval
@@ -23,7 +23,7 @@ from hora.workloads import folder as run_folder
 
 __all__ = ["STUDY_STEPS", "RunSpeed", "first_batch_s", "interval", "speed", "training_time", "warmup"]
 
-STUDY_STEPS = 200  # the reference study's images/s is over so many, the first included
+STUDY_STEPS = 200  # the reference study's images/s is over that many, the first included
 _CONFIDENCE = 0.90
 
 
@@ -57,7 +57,7 @@ def speed(steps: Sequence[Mapping[str, Any]]) -> RunSpeed:
             continue
         if facts["step"] == 1:
             before = 0
-        if before is not None and facts["images_per_s"] > 0:  # of a run that went on, who knows how many the first had
+        if before is not None and facts["images_per_s"] > 0:  # unknown if the run was resumed
             samples = facts["samples"] - before
             taken.append((samples, samples / facts["images_per_s"], facts["data_s"]))
         before = facts["samples"]
@@ -126,7 +126,7 @@ def first_batch_s(folder: Path, started: float) -> float:
 
 
 def training_time(folder: Path) -> tuple[float, float]:
-    """When the steps after the first one began and ended, as ``time.time()`` counts; all of time if nobody knows."""
+    """When the steps after the first one began and ended, as ``time.time()`` counts; unbounded if unknown."""
     try:
         file = run_folder.read(folder)
     except BadData:

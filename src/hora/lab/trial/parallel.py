@@ -20,7 +20,7 @@ __all__ = ["run_parallel", "split_hosts"]
 
 
 def split_hosts(hosts: Sequence[Host], workers: int) -> list[str]:
-    """Hosts divided into parts with room for so many workers each, as ``-H`` takes them; one part if there is no room
+    """Hosts divided into parts with room for that many workers each, as ``-H`` takes them; one part if there is no room
     for two.
 
     >>> split_hosts([Host("a", 2), Host("b", 2), Host("c", 4)], 2)

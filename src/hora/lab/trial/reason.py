@@ -32,7 +32,7 @@ def tail(log: Path, size: int = _TAIL_BYTES) -> str:
 
 
 def out_of_memory(code: int, said: str, oom_kills: int) -> bool:
-    """Whether it failed for want of memory: it says so, or was killed while the kernel killed somebody for that.
+    """Whether it failed because memory ran out: it says so, or was killed while the kernel killed somebody for that.
 
     >>> out_of_memory(1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", 0)
     True

@@ -80,7 +80,7 @@ class Usage:
         self._by_rank.append((now, spent))
 
     def cpu_share(self, between: tuple[float, float] = (-math.inf, math.inf)) -> float:
-        """Of the cores, the part that was used in this time; of all the time, if there were not two looks in it."""
+        """The share of the cores that was used in this time; of the whole run, if it has fewer than two samples."""
         within = [look for look in self._looks if between[0] <= look[0] <= between[1]]
         looks = within if len(within) > 1 else self._looks
         if len(looks) < 2 or looks[-1][0] <= looks[0][0]:
@@ -88,7 +88,7 @@ class Usage:
         return (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0]) / self._cores
 
     def cpu_over_time(self) -> list[list[float]]:
-        """From look to look: seconds since the start, and how many cores each rank used; nothing if no process is a
+        """For each sample: seconds since the start, and how many cores each rank used; nothing if no process is a
         rank's. Long runs are thinned out."""
         ranks = sorted({rank for _, spent in self._by_rank for rank in spent})
         looks = [look for look in self._by_rank if look[1]] if ranks else []

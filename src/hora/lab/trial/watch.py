@@ -51,7 +51,7 @@ class TrialMonitor:
 
 
 def _steps(folder: Path) -> float:
-    """From what the run says of itself; 0 if it has not."""
+    """The steps that the run has reported; 0 if none yet."""
     try:
         file = run_folder.read(folder)
         options = options_of(file.workload).of(file.options)

@@ -58,7 +58,7 @@ def choose(asked: Mapping[str, Any], *, restartable: bool = False) -> Chosen:
             raise UsageError(f"--{name.replace('_', '-')} {value}: give a whole number, at least {least}.")
     fewest = given["min_np"] or np
     if fewest is None:
-        raise UsageError("the number of workers is missing. Give --min-np N, the fewest to go on with, or -np N.")
+        raise UsageError("the number of workers is missing. Give --min-np N, the fewest to continue with, or -np N.")
     hosts, on, discovery = _hosts(given, given["max_np"] or max(np or 1, fewest))
     most = given["max_np"] or (_NO_LIMIT if script is not None else max(np or 1, fewest))
     if not fewest <= (np or fewest) <= most:

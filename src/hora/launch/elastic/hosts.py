@@ -1,7 +1,7 @@
-"""Finding the hosts of an elastic job: a fixed list, or somebody who is asked again and again: a script, Slurm, Ray.
+"""Finding the hosts of an elastic job: a fixed list, or one that is queried regularly: a script, Slurm, Ray.
 
-The script prints a host a line, ``name`` or ``name:slots``. The first time it must work. Later a failure is told once,
-and the hosts stay what they were: who cannot answer for a moment must not end a training.
+The script prints a host a line, ``name`` or ``name:slots``. The first time it must work. Later a failure is reported
+once, and the hosts stay what they were: who cannot answer for a moment must not end a training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HostDiscovery(Protocol):
         """Hosts and their slots, as last seen."""
 
     def complaint(self) -> str:
-        """What went wrong since this was asked last, to be told; empty if nothing did."""
+        """A message about what went wrong since the last call; empty if nothing did."""
 
     def close(self) -> None: ...
 

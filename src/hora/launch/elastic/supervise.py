@@ -1,6 +1,6 @@
 """Running an elastic job from first process to last: workers are started, lost and replaced until one of them finishes.
 
-What ends a worker decides what follows. Killed by a signal, or with its host: a fault, and the job goes on without it.
+What ends a worker decides what follows. A signal, or the loss of its host, is a fault: the job continues without it.
 Exit code 0: the training is done. Any other exit code: the program failed, which another try would not mend; the job
 ends as one that is not elastic does. Signals to the launcher are passed on, a second one kills at once. Whatever
 happens, nothing of the job is left when ``supervise`` returns, nor soon after the launcher is killed.
@@ -46,8 +46,8 @@ class ElasticOutcome(NamedTuple):
 
 
 def supervise(job: Job, elastic: Elastic) -> ElasticOutcome:
-    """Run the job to its end. Raises EnvironmentUnfit if it could not be started or cannot go on; then nothing of it is
-    left."""
+    """Run the job to its end. Raises EnvironmentUnfit if it could not be started or cannot continue; then nothing of
+    it is left."""
     with Signals() as signals:
         supervisor = _Supervisor(job, elastic, signals)
         supervisor.run()
@@ -73,7 +73,7 @@ class _Supervisor(Supervisor):
         self._halted: dict[int, float] = {}  # workers that are stopped, since when
         self._look_at = 0.0
         self._done = False  # a worker has finished
-        self._failed = ""  # why the job cannot go on
+        self._failed = ""  # why the job cannot continue
         self._told_generations = 0
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class _Supervisor(Supervisor):
         self.note()
 
     def note(self) -> None:
-        """Who has ended, who is stopped, which generations have begun."""
+        """Take note of workers that ended or are stopped, and of new generations."""
         assert self._hub is not None
         for ending in self._site.step():
             asked = self._asked.pop(ending.rank, None) is not None
@@ -118,7 +118,7 @@ class _Supervisor(Supervisor):
             if asked or self._stopping:
                 continue
             if fault:
-                self._tell(f"worker {ending.rank} on {ending.host} was lost: {ending.how}; the job goes on")
+                self._tell(f"worker {ending.rank} on {ending.host} was lost: {ending.how}; the job continues")
             elif not ending.failed:
                 self._done = True
             elif not self._due:
@@ -131,7 +131,7 @@ class _Supervisor(Supervisor):
                 self._tell(f"generation {event.generation}: workers {members}")
 
     def _tell(self, line: str) -> None:
-        """For everybody: with --verbose, what is announced is left to ``say``."""
+        """Tell the user; with --verbose, announcements are left to ``say``."""
         self._job.announce(line)
         self._job.say(line)
 
@@ -174,7 +174,7 @@ class _Supervisor(Supervisor):
                 case EndWorker(worker=worker, why=why, fault=fault):
                     self._job.say(f"ending worker {worker}: {why}")
                     if fault:
-                        self._tell(f"worker {worker} was given up: {why}; the job goes on")
+                        self._tell(f"worker {worker} was given up: {why}; the job continues")
                     self._asked[worker] = time.monotonic() + (0.0 if fault else TERM_S)
                     self._site.signal_one(worker, signal.SIGKILL if fault else signal.SIGTERM)
                 case FailJob(text=text):

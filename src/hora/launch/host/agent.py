@@ -80,7 +80,7 @@ def _read_bootstrap(fd: int) -> o.Bootstrap:
         size = int.from_bytes(file.read(_HEAD_BYTES), "big")
         data = file.read(size)
     if len(data) < size or not size:
-        raise SystemExit(_complain(f"{os.uname().nodename}: the order on standard input is cut off."))
+        raise SystemExit(_complain(f"{os.uname().nodename}: the order on standard input is incomplete."))
     return msgspec.msgpack.decode(data, type=o.Bootstrap)
 
 
@@ -173,7 +173,7 @@ class _Agent:
         except WireClosed as error:
             self._lose(f"the launcher is gone: {error}")
         except WireError as error:
-            self._lose(f"the launcher cannot be understood: {error}")
+            self._lose(f"a message of the launcher cannot be read: {error}")
 
     def _obey(self, message: o.FromLauncher) -> None:
         self._paused = isinstance(message, o.Signal) and message.number == signal.SIGSTOP

@@ -10,7 +10,7 @@ __all__ = ["Ending", "how_it_ended", "out_of_memory_kills"]
 
 class Ending(NamedTuple):
     """How one worker ended. ``stopped`` means that Hora had asked it to; ``lost`` that nobody saw its end, and why;
-    ``oom_kills`` how often its host's kernel killed for want of memory meanwhile, None if it does not say."""
+    ``oom_kills`` how often its host's kernel killed because memory ran out meanwhile, None if it does not say."""
 
     rank: int
     host: str
@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 
     @property
     def how(self) -> str:
-        """In words, without guessing at the cause."""
+        """How it ended, in words, without guessing at the cause."""
         return self.lost or how_it_ended(self.returncode)
 
 
@@ -48,7 +48,7 @@ def how_it_ended(returncode: int) -> str:
 
 
 def out_of_memory_kills() -> int | None:
-    """How often this machine's kernel has killed a process for want of memory; None if it does not say."""
+    """How often this machine's kernel has killed a process because memory ran out; None if it does not say."""
     try:
         with open("/proc/vmstat", "rb") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), None)

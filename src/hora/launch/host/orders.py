@@ -100,7 +100,7 @@ class StartWorkers(_Message, frozen=True):
 
 
 class Signal(_Message, frozen=True):
-    """For every worker. After SIGSTOP the launcher may be stopped itself, and its silence means nothing."""
+    """A signal for every worker. After SIGSTOP the launcher may be stopped itself, and its silence means nothing."""
 
     number: int
 
@@ -119,7 +119,7 @@ class SignalOne(_Message, frozen=True):
 
 
 class OutputTaken(_Message, frozen=True):
-    """So many bytes of output have been written; as many more may come."""
+    """This many bytes of output have been written; as many more may be sent."""
 
     size: int
 
@@ -189,7 +189,7 @@ _from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAg
 
 
 def encode(message: _Message | Bootstrap) -> bytes:
-    """As bytes.
+    """The message as bytes.
 
     >>> read_agent(encode(Started((7, 8))))
     Started(pids=(7, 8))

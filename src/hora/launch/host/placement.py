@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @functools.cache
 def read_topology(root: Path = Path("/sys/devices/system")) -> Topology:
-    """The machine's CPUs as the kernel tells them; empty where it does not.
+    """The machine's CPUs as the kernel reports them; empty where it does not.
 
     >>> read_topology(Path("/nonexistent"))
     {}
@@ -211,6 +211,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _first_number(text: str) -> int | None:
-    """Of a list for nested loops, as OpenMP allows, the outermost."""
+    """The first number of a list for nested loops, as OpenMP allows, which is the outermost."""
     first = text.partition(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) > 0 else None

@@ -114,7 +114,7 @@ class Pump(threading.Thread):
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except OSError:  # go on reading, or the workers would block on a full pipe
+        except OSError:  # keep reading, or the workers would block on a full pipe
             on_broken, self._on_broken = self._on_broken, lambda: None
             on_broken()
         except Exception:

@@ -23,7 +23,7 @@ class Allocation(NamedTuple):
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation that the environment tells of, if any.
+    """The allocation that the environment describes, if any.
 
     >>> found = find_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"})
     >>> found.system, found.hosts
@@ -65,7 +65,7 @@ def _slurm(env: Mapping[str, str], nodes: str) -> Allocation:
         raise EnvironmentUnfit(f"what Slurm says of its allocation cannot be read: {error}") from None
     if len(names) != len(counts):
         raise EnvironmentUnfit(
-            f"Slurm names {len(names)} nodes (SLURM_JOB_NODELIST={nodes}) but tells the tasks of {len(counts)} "
+            f"Slurm names {len(names)} nodes (SLURM_JOB_NODELIST={nodes}) but lists the tasks of {len(counts)} "
             f"(SLURM_TASKS_PER_NODE={env.get('SLURM_TASKS_PER_NODE')}). Variables of two jobs are mixed; give the "
             "hosts yourself with -H."
         )

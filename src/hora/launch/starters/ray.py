@@ -54,7 +54,7 @@ class RayStarter:
                 f"{', '.join(unknown)} is not among the nodes of the Ray cluster ({', '.join(nodes)}). "
                 "Leave -H out to use all of them, or add it with 'ray start --address=…'."
             )
-        return [_Task(ray, host, nodes[host]) for host in hosts]
+        return [_RayTask(ray, host, nodes[host]) for host in hosts]
 
     def explain(self, host: str, code: int, said: str) -> str:
         return explain_end(host, "Ray", code, said)
@@ -89,7 +89,7 @@ def _run_agent(command: Sequence[str], feed: bytes) -> tuple[int, str]:
     return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
-class _Task:
+class _RayTask:
     """A carrier that is a Ray task."""
 
     handle: int | None = None

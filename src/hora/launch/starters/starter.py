@@ -169,7 +169,7 @@ def explain_end(host: str, carrier: str, code: int, said: str) -> str:
         return f"{text} Hora is not installed for {sys.executable} there. Install the same environment on every host."
     if code in (126, 127) or re.search(f"{re.escape(sys.executable)}.*(No such file|not found)", said):
         return f"{text} {sys.executable} does not exist there. Install the same environment on every host."
-    return text if complaint else f"{host}: {carrier} ended with exit code {code} and said nothing."
+    return text if complaint else f"{host}: {carrier} ended with exit code {code} and printed nothing."
 
 
 def shown(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Job scripts: what ``hora submit`` writes and hands to Slurm or PBS.
+"""Job scripts: what ``hora submit`` writes and hands to the scheduler.
 
 ``order`` is what was asked for, checked; ``script`` writes the job script, with what differs between schedulers from
 ``slurm`` and ``pbs``; ``send`` submits it. The scripts need nothing else: they can be read, kept, changed and

@@ -17,7 +17,7 @@ __all__ = ["check", "lines", "runtime_of"]
 
 
 def runtime_of(image: str) -> str:
-    """Who runs an image, by its name: a file or address of Apptainer's, a bundle of Slurm's (OCI), or Docker's.
+    """The runtime of an image, by its name: a file or address of Apptainer's, a bundle of Slurm's (OCI), or Docker's.
 
     >>> runtime_of("hora.sif"), runtime_of("docker://me/hora"), runtime_of("/images/hora/"), runtime_of("me/hora:1")
     ('apptainer', 'apptainer', 'slurm', 'docker')

@@ -52,7 +52,7 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     nodes: int = 1
     tasks_per_node: int = 1
-    elastic: tuple[int, int] | None = None  # the fewest workers to go on with, and the most; tasks are those
+    elastic: tuple[int, int] | None = None  # the fewest workers to continue with, and the most; tasks are those
     cpus_per_task: int | None = None
     gpus_per_node: str = ""
     mem_mb: int | None = None  # of a node; 0: all that it has
@@ -114,7 +114,7 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_pattern(self) -> str:
-        """Where the output goes, under a name that tells the experiment apart."""
+        """Where the output goes, under a name that identifies the experiment."""
         if self.output and not (self.output.endswith("/") or Path(self.output).is_dir()):
             return self.output
         folder = self.output.rstrip("/") or ("logs" if not self.output else "/")
@@ -195,7 +195,7 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--epochs-per-job {self.epochs_per_job} is for a chain of jobs. Give --chain N as well.")
         if self.checkpoint_args and self.chain == 1 and not self.max_requeues:
             raise UsageError(
-                "--checkpoint-arg is added to the command when a job goes on where another stopped, and here none "
+                "--checkpoint-arg is added to the command when a job continues where another stopped, and here none "
                 "does. Give --chain N or --requeue as well."
             )
         if self.stage and "{stage}" not in words:

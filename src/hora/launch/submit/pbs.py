@@ -16,7 +16,7 @@ __all__ = ["PbsScheduler"]
 
 
 class PbsScheduler:
-    """For ``qsub``. A job's output is redirected by its script: PBS itself shows it only when the job has ended."""
+    """PBS, by ``qsub``. A job's output is redirected by its script: PBS itself shows it only when the job has ended."""
 
     name = "PBS"
     program = "qsub"
@@ -42,7 +42,7 @@ class PbsScheduler:
         if order.chain > 1 and order.max_requeues and order.chain_after == "ok":
             raise UsageError(
                 "--requeue with --chain: under PBS a job that is run again gets a new id, which the next of the chain "
-                "would not wait for. Use --chain N --chain-after any: each job goes on where the one before stopped."
+                "would not wait for. Use --chain N --chain-after any: each job continues where the one before stopped."
             )
         if order.array and order.max_requeues:
             raise UsageError("--requeue with --array: PBS cannot submit a single task of an array again. Drop one.")
@@ -89,7 +89,7 @@ class PbsScheduler:
         start = "" if order.starts_workers else f"hora run {order.how_many} --"  # takes its hosts from $PBS_NODEFILE
         if not order.warn or not order.time_s:
             return start
-        # PBS sends no warning before the time is up; timeout does, and goes on waiting.
+        # PBS sends no warning before the time is up; timeout does, and keeps waiting.
         when_s = max(1, order.time_s - order.warn.seconds)
         left_s = f"$((SECONDS < {when_s} ? {when_s} - SECONDS : 1))"
         return f'timeout --foreground --preserve-status --signal=USR1 "{left_s}" {start}'.rstrip()

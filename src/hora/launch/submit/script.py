@@ -156,7 +156,7 @@ def _tell(order: BatchJob, scheduler: Scheduler) -> list[str]:
     if order.chain > 1:
         said.append(f"job $job of {order.chain} in its chain")
     if order.max_requeues:
-        said.append(f"put back $restarts times of at most {order.max_requeues}")
+        said.append(f"requeued $restarts of at most {order.max_requeues} times")
     lines.append(f'say "{", ".join(said)}"')
     lines.append("say \"code: $PWD, $(git describe --always --dirty 2>/dev/null || echo 'not in git')\"")
     if not order.container:
@@ -194,12 +194,12 @@ def _warning(order: BatchJob, scheduler: Scheduler, script: str) -> list[str]:
     ]
     if order.max_requeues:
         lines += [
-            "go_on_later() {",
+            "requeue() {",
             f"    if ((restarts >= {order.max_requeues})); then",
-            f'        say "not put back: it was, {order.max_requeues} times already (--max-requeues)"',
+            f'        say "not requeued: already requeued {order.max_requeues} times (--max-requeues)"',
             '        exit "$1"',
             "    fi",
-            '    say "putting the job back into the queue"',
+            '    say "requeueing the job"',
             *(["    clean_up"] if order.stage and not order.keep_staged else []),
             *(f"    {line}" for line in scheduler.requeue(order, script)),
             '    exit "$1"',
@@ -220,7 +220,7 @@ def _data(order: BatchJob, scheduler: Scheduler) -> list[str]:
         *scheduler.once_per_node(order),
         "bring() {",
         '    once_per_node bash -euo pipefail -c "$(declare -f bring_here); bring_here \\"\\$@\\"" bring "$@" || {',
-        '        say "$1 could not be brought to every node; see above. Nothing was started." >&2',
+        '        say "$1 could not be copied to every node; see above. Nothing was started." >&2',
         "        exit 1",
         "    }",
         "}",
@@ -261,7 +261,7 @@ def _training(order: BatchJob, scheduler: Scheduler) -> list[str]:
         return [*lines, launch, 'say "done"']
     again = order.max_requeues > 0
     if again:
-        lines.append(f"[[ $warned == no ]] || go_on_later {PREEMPTED_EXIT_CODE}  # warned before it began")
+        lines.append(f"[[ $warned == no ]] || requeue {PREEMPTED_EXIT_CODE}  # warned before it began")
     lines += [
         f"{launch} &",
         "training=$!",
@@ -274,7 +274,7 @@ def _training(order: BatchJob, scheduler: Scheduler) -> list[str]:
     if again:
         lines += [
             f"if ((code == {PREEMPTED_EXIT_CODE})) || [[ $warned == yes && $code -ne 0 ]]; then",
-            '    go_on_later "$code"',
+            '    requeue "$code"',
             "fi",
         ]
     return [*lines, 'say "ended with $code"', 'exit "$code"']

@@ -55,7 +55,7 @@ def commands(order: BatchJob, scheduler: Scheduler, script: Path) -> Iterator[tu
 
 
 def send(order: BatchJob, scheduler: Scheduler, script: Path) -> list[Submitted]:
-    """Submit the script; each job of a chain after the one before. A scheduler's refusal is told in its words."""
+    """Submit the script; each job of a chain after the one before. If the scheduler refuses, its message is shown."""
     if shutil.which(scheduler.program) is None:
         raise EnvironmentUnfit(
             f"{scheduler.program} was not found, so nothing was submitted; the script is in {script}. "
@@ -95,7 +95,7 @@ def _submit(command: tuple[str, ...], scheduler: Scheduler, script: Path, sent: 
     message = f"{scheduler.program} {what}{': ' + said if said else ''}. The script is in {script}."
     if sent:
         ids = [job.id for job in sent]
-        message += f" Submitted before that: {', '.join(ids)}; take them back with '{scheduler.cancel(ids)}'."
+        message += f" Submitted before that: {', '.join(ids)}; cancel them with '{scheduler.cancel(ids)}'."
     raise EnvironmentUnfit(message + " Correct what it says and submit again.")
 
 

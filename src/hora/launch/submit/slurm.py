@@ -12,7 +12,7 @@ __all__ = ["SlurmScheduler"]
 
 
 class SlurmScheduler:
-    """For ``sbatch``; written for Slurm 20.11 and later."""
+    """Slurm, by ``sbatch``; written for Slurm 20.11 and later."""
 
     name = "Slurm"
     program = "sbatch"
@@ -46,9 +46,9 @@ class SlurmScheduler:
         if order.exclusive:
             lines.append("--exclusive")
         if order.elastic:
-            lines.append("--no-kill")  # a node that fails is taken from the job, and the others go on
+            lines.append("--no-kill")  # a node that fails is taken from the job, and the others continue
         if order.max_requeues:
-            lines += ["--requeue", "--open-mode=append"]  # a job that is run again goes on in the same file
+            lines += ["--requeue", "--open-mode=append"]  # a job that is run again continues in the same file
         else:
             lines.append("--no-requeue")  # sites may requeue by default; a script that cannot resume would start anew
         if order.warn:
@@ -78,7 +78,7 @@ class SlurmScheduler:
         return f"srun --ntasks={order.tasks} --kill-on-bad-exit=1 --label{cpus}{bundle} --"
 
     def requeue(self, order: BatchJob, script: str) -> list[str]:
-        return ['scontrol requeue "$SLURM_JOB_ID"  # under the same id, so that what depends on it goes on waiting']
+        return ['scontrol requeue "$SLURM_JOB_ID"  # under the same id, so that what depends on it keeps waiting']
 
     def submission(self, order: BatchJob, script: str, job: int, after: str | None) -> Sequence[str]:
         command = ["sbatch", "--parsable"]

@@ -21,7 +21,7 @@ _HANDSHAKE_S = 10.0
 
 
 class UnidentifiedAgent:
-    """A connection that has not said yet which host it is."""
+    """A connection whose host is not known yet."""
 
     def __init__(self, sock: socket.socket, secret: bytes) -> None:
         self.address = ip_of(sock.getpeername())
@@ -34,7 +34,7 @@ class UnidentifiedAgent:
         return self.endpoint.fileno()
 
     def host(self) -> str | None:
-        """The host, once it has said so; raises WireError if it is none of ours."""
+        """The host, once it is known; raises WireError if it is not one of the job's."""
         payloads = self.endpoint.read()
         self.endpoint.write()
         if self.endpoint.ended:
@@ -51,7 +51,7 @@ class UnidentifiedAgent:
 
 
 class AgentListener:
-    """Where agents come in: whoever connects stays here until it has proved itself and said which host it is."""
+    """Accepts agents: a connection stays here until it has authenticated and named its host."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class AgentListener:
             selector.register(listener, selectors.EVENT_READ)
 
     def newcomers(self) -> list[tuple[str, UnidentifiedAgent]]:
-        """Those who have said their host since, with their host."""
+        """New connections that have named their host, with the host."""
         for listener in self._listeners:
             self._accept(listener)
         found = []
@@ -138,7 +138,7 @@ class Wake:
 
 
 class AgentConnection:
-    """One host of the job: nobody there at first, then an agent, then its workers; at last it is done, or lost."""
+    """One host of the job: first without an agent, then with one, then with its workers; at last done, or lost."""
 
     endpoint: Endpoint
 
@@ -185,7 +185,7 @@ class AgentConnection:
                 self.endpoint.write()
 
     def receive(self) -> list[o.FromAgent]:
-        """What the agent has said since; raises WireError if it is gone."""
+        """New messages of the agent; raises WireError if it is gone."""
         payloads, self._first = [*self._first, *self.endpoint.read()], []
         self.endpoint.write()
         if payloads:

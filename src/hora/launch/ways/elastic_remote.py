@@ -2,7 +2,7 @@
 
 A host that cannot be reached, has no Hora, falls silent or loses its connection is told of in a sentence, and tried
 again later, longer each time. Its workers count as lost at that moment; should it still live, its agent ends them,
-because it has lost its launcher. So a cut network never leaves two halves that both go on.
+because it has lost its launcher. So a cut network never leaves two halves that both continue.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ElasticRemoteSite:
             self._complaints.append(why)
 
     def _stop_meanwhile(self, carrier: AgentCarrier) -> None:
-        """What carried a lost host may take a while to end (an srun waits for Slurm), and the job goes on at once."""
+        """What carried a lost host may take a while to end (an srun waits for Slurm), and the job continues at once."""
         thread = threading.Thread(target=carrier.stop, name="hora-stop")
         thread.start()
         self._open.callback(thread.join)
@@ -199,10 +199,10 @@ class ElasticRemoteSite:
     def step(self) -> list[failure.Ending]:
         now = time.monotonic()
         self._wake.clear()
-        for host, newcomer in self._reception.porch.newcomers():
+        for host, newcomer in self._reception.agent_listener.newcomers():
             link = place.link if (place := self._places.get(host)) is not None else None
             if link is None or not link.take(newcomer):
-                self._reception.porch.turn_away(newcomer)
+                self._reception.agent_listener.turn_away(newcomer)
             else:
                 self._job.say(f"{host} connected from {link.address}")
         if now >= self._next_beat:

@@ -54,7 +54,7 @@ class MpiImplementation(NamedTuple):
 
 
 def implementation_of(text: str) -> MpiImplementation | None:
-    """From what ``mpirun --version`` prints.
+    """The MPI implementation, from what ``mpirun --version`` prints.
 
     >>> implementation_of("mpirun (Open MPI) 5.0.11"), implementation_of("HYDRA build details:\\n    Version:    5.0.2")
     (MpiImplementation(kind='openmpi', name='Open MPI', version=5), MpiImplementation(kind='hydra', name='MPICH',
@@ -114,7 +114,7 @@ class MpiLaunch:
     def elastic_site(self, job: Job, record: JobOutput, selector: selectors.BaseSelector) -> ElasticSite:
         raise UsageError(
             "an elastic job was asked for with --on mpi. mpirun ends all processes when one dies, so nothing would be "
-            "left to go on. Choose --on local, ssh or slurm."
+            "left to continue. Choose --on local, ssh or slurm."
         )
 
     def preview(self, job: Job) -> list[str]:

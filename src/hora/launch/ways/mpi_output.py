@@ -89,7 +89,7 @@ class Culprit(NamedTuple):
 
 
 def find_culprit(said: str, tails: Mapping[int, Tail]) -> Culprit | None:
-    """Who failed first, by mpirun's own words or else by its last lines; None if that cannot be told.
+    """The rank that failed first, by mpirun's message or its last lines; None if it is unknown.
 
     >>> find_culprit("process rank 1 with PID 0 on node h2 exited on\\nsignal 9 (Killed).", {})
     Culprit(rank=1, pid=0, signal=9)

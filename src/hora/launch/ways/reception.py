@@ -25,7 +25,7 @@ __all__ = ["Reception", "named"]
 
 
 class Reception:
-    """Of one job. What it opens is closed with ``stack``; ``room`` connections may wait to say which host they are."""
+    """The listening sockets of one job, closed with ``stack``; ``room`` connections may wait to be identified."""
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class Reception:
         self._addresses = found if len(found) == 1 else (*found, "127.0.0.1")
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self._listeners, self.hub_listeners = self._listen(room), self._listen(room)
-        self.porch = AgentListener(self._listeners, self.secret, selector, room=room, silence_s=self._silence_s)
-        stack.callback(self.porch.close)
+        self.agent_listener = AgentListener(
+            self._listeners, self.secret, selector, room=room, silence_s=self._silence_s
+        )
+        stack.callback(self.agent_listener.close)
 
     def _listen(self, room: int) -> list[socket.socket]:
         try:

@@ -92,10 +92,10 @@ class RemoteSite:
     def _let_in(self) -> None:
         """An agent that has said which host it is on takes that host's place; the last of them starts the workers."""
         assert self._reception is not None
-        for host, newcomer in self._reception.porch.newcomers():
+        for host, newcomer in self._reception.agent_listener.newcomers():
             link = self._links.get(host)
             if link is None or not link.take(newcomer):
-                self._reception.porch.turn_away(newcomer)
+                self._reception.agent_listener.turn_away(newcomer)
                 continue
             waiting = [name for name, other in self._links.items() if not other.connected]
             rest = f"; waiting for {', '.join(waiting)}" if waiting else ""

@@ -34,7 +34,7 @@ class Photographs(NamedTuple):
     mean: torch.Tensor  # (3, 32, 32), of the training images from 0 to 1
 
     def batch(self, indices: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """As they are."""
+        """The batch, unchanged."""
         chosen = torch.from_numpy(indices)
         return self.pixels[chosen].float().div_(255.0).sub_(self.mean), self.labels[chosen]
 

@@ -27,7 +27,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
 
     epochs: base.Epochs = 80.0
     batch: base.Batch = 128
-    base_batch: Annotated[int, Meta(gt=0, description="The batch of all workers together that --lr works at.")] = 128
+    base_batch: Annotated[int, Meta(gt=0, description="Global batch size that --lr is for.")] = 128
     lr: base.LearningRate = 0.08
     warmup: base.Warmup = "horovod:20"
     decay: base.Decay = "41:0.125,61:0.025,71:0.005"
@@ -38,7 +38,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     optimizer: Annotated[
         optimizers.OptimizerName, Meta(description="sgd, also called momentum, has --momentum; nesterov is Nesterov's.")
     ] = "sgd"
-    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of sgd, nesterov and lars.")] = 0.9
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Momentum, for sgd, nesterov and lars.")] = 0.9
     l2: Annotated[float, Meta(ge=0, description="L2 penalty on the convolutions' kernels: l2 x sum of squares.")] = 1e-4
     augment: Annotated[
         Literal["yes", "no"], Meta(description="Shift by up to 10 % and flip the training images at random.")

@@ -42,7 +42,7 @@ def profiles(showers: Tensor) -> Tensor:
 
 
 def moments(along: Tensor) -> Tensor:
-    """Of each profile, (…, 25), the mean place and the mean squared distance from it, (…, 2); 0 without energy.
+    """For each profile, (…, 25), the mean position and the mean squared distance from it, (…, 2); 0 without energy.
 
     >>> moments(torch.tensor([0.0, 1.0, 0.0, 1.0] + [0.0] * 21))
     tensor([2., 1.])

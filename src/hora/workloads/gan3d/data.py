@@ -19,7 +19,7 @@ from hora.workloads.missing import check_folder
 __all__ = ["Data", "ShowerBatch", "ShowerDataset", "load"]
 
 THRESHOLD = 1e-6  # a cell with less has nothing
-GEV = 100.0  # the networks' unit of primary energy is so many GeV
+GEV = 100.0  # the networks' unit of primary energy is that many GeV
 
 
 class ShowerBatch(NamedTuple):
@@ -73,7 +73,7 @@ class Data(NamedTuple):
 
 
 def load(folder: Path, events: int, xscale: float = 1.0) -> Data:
-    """Find, check and divide the files: in order of their names, until they have so many events."""
+    """Find, check and divide the files: in order of their names, until they have that many events."""
     check_folder("gan3d", folder)
     files, counted = [], 0
     for file in find_shower_files(folder):

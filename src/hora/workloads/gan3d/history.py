@@ -1,4 +1,4 @@
-"""What is told and kept after each epoch: the loss table, and the history of the whole run in files.
+"""What is printed and saved after each epoch: the loss table, and the history of the whole run in files.
 
 ``history.json`` and upstream's two pickles have plain lists and dictionaries only. Upstream's analysis file held the
 last epoch alone, with the two errors under each other's names; here it holds all, under their own.
@@ -50,7 +50,7 @@ def loss_table(train: Losses, test: Losses) -> str:
 
 def noted(history: Mapping[str, Any], epoch: int, train: Losses, test: Losses, errors: Errors | None) -> dict[str, Any]:
     """The history up to this epoch, from 0: every list has an entry for each. One that was there already, because a run
-    ended in the middle of the epoch and went on, is replaced.
+    ended in the middle of the epoch and continued, is replaced.
 
     >>> losses = {"generator": [1.0, 2.0, 3.0, 4.0], "discriminator": [5.0, 6.0, 7.0, 8.0]}
     >>> noted({}, 0, losses, losses, Errors(0.75, 0.25, 0.5))["analysis"]

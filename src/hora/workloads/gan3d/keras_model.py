@@ -115,7 +115,7 @@ def frozen(network: Any) -> Iterator[None]:
 
 
 def save_weights(path: Path, network: Any) -> None:
-    """Write a network's weights, whole or not at all, in the layout that Keras 2 had, and Keras 3 still reads."""
+    """Write a network's weights, completely or not at all, in the layout that Keras 2 had, and Keras 3 still reads."""
     from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
 
     with new_file(path) as file:

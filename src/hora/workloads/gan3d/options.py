@@ -34,23 +34,24 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     batch: base.Batch = 128
     lr: base.LearningRate = 0.001
     base_batch: Annotated[
-        int, Meta(ge=0, description="The batch of all workers together that --lr works at; 0: that of one worker.")
+        int, Meta(ge=0, description="Global batch size that --lr is for; 0: the batch of one worker.")
     ] = 0
-    log_every: Annotated[int, Meta(gt=0, description="Steps between lines.")] = 1
-    optimizer: Annotated[Literal["rmsprop", "adam"], Meta(description="What takes the steps.")] = "rmsprop"
-    latent: Annotated[int, Meta(gt=0, description="Random numbers that a shower is made from.")] = 200
+    log_every: Annotated[int, Meta(gt=0, description="Log every N steps.")] = 1
+    optimizer: Annotated[Literal["rmsprop", "adam"], Meta(description="Optimizer.")] = "rmsprop"
+    latent: Annotated[int, Meta(gt=0, description="Size of the latent vector.")] = 200
 
-    generation_weight: Annotated[float, Meta(ge=0, description="Of 'real or not' in the loss.")] = 8.0
-    auxiliary_weight: Annotated[float, Meta(ge=0, description="Of the primary energy in the loss.")] = 0.2
-    ecal_weight: Annotated[float, Meta(ge=0, description="Of the deposited energy in the loss.")] = 0.1
-    flip: Annotated[float, Meta(ge=0, le=1, description="Share of the discriminator's labels that are flipped.")] = 0.05
+    generation_weight: Annotated[float, Meta(ge=0, description="Weight of the real/fake loss.")] = 8.0
+    auxiliary_weight: Annotated[float, Meta(ge=0, description="Weight of the primary-energy loss.")] = 0.2
+    ecal_weight: Annotated[float, Meta(ge=0, description="Weight of the deposited-energy loss.")] = 0.1
+    flip: Annotated[float, Meta(ge=0, le=1, description="Share of the discriminator's labels to flip.")] = 0.05
     ecal_fit: Annotated[
-        EcalFit, Meta(description="What a shower deposits: upstream's fit to its data, or twice its energy.")
+        EcalFit,
+        Meta(description="Energy that a shower deposits: upstream's fit, or twice the primary energy."),
     ] = "polynomial"
     xscale: Annotated[float, Meta(gt=0, description="Factor of all deposited energies.")] = 1.0
 
-    events: Annotated[int, Meta(gt=0, description="Take files until they have so many events.")] = 200_000
-    test_events: Annotated[int, Meta(ge=0, description="Find the test losses on so many at most; 0: on all.")] = 0
+    events: Annotated[int, Meta(gt=0, description="Number of events to read.")] = 200_000
+    test_events: Annotated[int, Meta(ge=0, description="Number of events for the test losses; 0: all.")] = 0
     analysis: Annotated[
         bool, Meta(description="After each epoch, compare moments and profiles of generated showers with real ones.")
     ] = False
@@ -73,7 +74,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
 
     @property
     def loss_weights(self) -> tuple[float, float, float]:
-        """Of generation, auxiliary and ecal."""
+        """The weights of the generation, auxiliary and ecal losses."""
         return self.generation_weight, self.auxiliary_weight, self.ecal_weight
 
     @property

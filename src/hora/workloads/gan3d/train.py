@@ -117,7 +117,7 @@ def update(
 
 
 def test(run: BaseRun, game: TrainedGan, data: Data, epoch: int, autocast: AbstractContextManager[Any]) -> None:
-    """What is found out, told and kept after an epoch, on all ranks."""
+    """Test after an epoch, print the losses and save them, on all ranks."""
     run.say(f"\nTesting for epoch {epoch + 1}:")
     means = run.means()
     trained = {name: [means[f"{name}_{column}"] for column in COLUMNS] for name in NETWORKS}
@@ -161,13 +161,13 @@ def write_weights(run: TorchRun, game: TorchGan, epoch: int) -> None:
 
 
 def keep(write: Callable[..., None], *arguments: Any) -> None:
-    """Write something; what the disk has against it is said in a sentence."""
+    """Write something; an error of the disk becomes one sentence."""
     try:
         write(*arguments)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"{arguments[0]} could not be written: {error}. What was there before still is. Make room, or give another "
-            "folder with --out; then go on with --resume auto."
+            f"{arguments[0]} could not be written: {error}. The previous version is unchanged. Free some space, or "
+            "give another folder with --out; then continue with --resume auto."
         ) from None
 
 

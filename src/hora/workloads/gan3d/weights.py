@@ -31,7 +31,7 @@ _KINDS = {nn.Linear: "dense", nn.Conv3d: "conv3d", nn.BatchNorm3d: "batch_normal
 
 
 def save_weights(path: Path, network: Generator | Discriminator) -> None:
-    """Write a network's weights, whole or not at all.
+    """Write a network's weights, completely or not at all.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:

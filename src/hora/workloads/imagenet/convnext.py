@@ -86,7 +86,7 @@ class ConvNeXt(nn.Module):
 
 
 def convnext_tiny(classes: int = 1000) -> ConvNeXt:
-    """With fresh weights, from torch's random numbers.
+    """ConvNeXt-T with fresh weights, from torch's random numbers.
 
     >>> sum(parameter.numel() for parameter in convnext_tiny().parameters())      # as published: 28.6 million
     28589128

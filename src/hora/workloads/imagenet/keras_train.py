@@ -59,7 +59,7 @@ def train(options: Options) -> dict[str, Any]:
                 run.callback,  # sets the learning rate, counts steps, saves if the job must end
                 keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: first_times.append(run.step_s)),
             ]
-            for epoch in run.epochs() if not options.evaluate else ():  # goes on where a checkpoint was written
+            for epoch in run.epochs() if not options.evaluate else ():  # continues where a checkpoint was written
                 if run.steps_left:
                     batches = run.batches(prepared(batch, pictures.classes) for batch in training.epoch(epoch))
                     model.fit(

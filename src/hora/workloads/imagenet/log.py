@@ -97,7 +97,7 @@ def version_lines() -> list[str]:
 
 
 def rate_lines(epoch: int, plan: LearningRatePlan) -> list[str]:
-    """What is said of the learning rate when an epoch begins.
+    """The lines about the learning rate at the start of an epoch.
 
     >>> from hora.schedule import Warmup
     >>> for line in rate_lines(1, LearningRatePlan(batch=128, workers=32, warmup=Warmup("gradual", 5))):

@@ -58,11 +58,9 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     epochs: base.Epochs = 90.0
     batch: base.Batch = 128
     decay: base.Decay = "30,60,80"
-    last: Annotated[
-        base.Last, Meta(description="Whether an epoch ends with a smaller step for the samples left over.")
-    ] = "keep"
-    loaders: Annotated[int, Meta(ge=0, description="Processes that load data, for each worker.")] = 4
-    log_every: Annotated[int, Meta(gt=0, description="Steps between lines.")] = 10
+    last: Annotated[base.Last, Meta(description="Keep or drop the last, incomplete batch.")] = "keep"
+    loaders: Annotated[int, Meta(ge=0, description="Number of data-loading processes per worker.")] = 4
+    log_every: Annotated[int, Meta(gt=0, description="Log every N steps.")] = 10
 
     arch: Annotated[Architecture, Meta(description="The network.")] = "resnet50"
     schedule: Annotated[
@@ -73,17 +71,15 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     optimizer: Annotated[
         optimizers.OptimizerName, Meta(description="sgd, also called momentum, has --momentum; nesterov is Nesterov's.")
     ] = "sgd"
-    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of sgd, nesterov and lars.")] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 1e-4
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Momentum, for sgd, nesterov and lars.")] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0, description="Weight decay.")] = 1e-4
     decay_weights_only: Annotated[bool, Meta(description="Do not decay biases and BN parameters.")] = False
-    zero_gamma: Annotated[bool, Meta(description="Begin with every residual block as an identity.")] = False
-    small_fc: Annotated[bool, Meta(description="Begin with the classifier's weights drawn from N(0, 0.01).")] = False
-    label_smoothing: Annotated[float, Meta(ge=0, lt=1, description="What is taken from the label and spread.")] = 0.0
-    image_size: Annotated[int, Meta(ge=32, description="Height and width of what the network sees.")] = 224
-    resize: Annotated[int, Meta(ge=32, description="The shorter side in validation, before the centre is cut out.")] = (
-        256
-    )
-    weights: Annotated[str, Meta(description="File of weights to begin with, such as torchvision's.")] = ""
+    zero_gamma: Annotated[bool, Meta(description="Initialise every residual block as an identity.")] = False
+    small_fc: Annotated[bool, Meta(description="Initialise the classifier's weights from N(0, 0.01).")] = False
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1, description="Label smoothing.")] = 0.0
+    image_size: Annotated[int, Meta(ge=32, description="Height and width of the images that the network gets.")] = 224
+    resize: Annotated[int, Meta(ge=32, description="Shorter side in validation, before the centre crop.")] = 256
+    weights: Annotated[str, Meta(description="File of initial weights, such as torchvision's.")] = ""
     evaluate: Annotated[bool, Meta(description="Only validate --resume or --weights.")] = False
 
     def check(self) -> None:

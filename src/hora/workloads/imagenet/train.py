@@ -1,8 +1,8 @@
 """Trains a ResNet on ImageNet, or on any set of pictures in folders, tar shards or TFRecord shards.
 
 The loop is the reference study's with what it lacked: a sharded validation whose metrics are those of all workers, BN
-statistics that are saved as they were validated, and a run that goes on to the bit. Its log lines and checkpoint fields
-are the study's, for the tools that read them.
+statistics that are saved as they were validated, and a run that resumes bit for bit. Its log lines and checkpoint
+fields are the study's, for the tools that read them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hora.workloads.workers import EmulatedWorkers
 __all__ = ["train"]
 
 CHECKPOINT, BEST = "checkpoint.pth.tar", "model_best.pth.tar"
-STUDY_BATCHES = 200  # the study's speed is over the first so many
+STUDY_BATCHES = 200  # the study's speed is over that many first
 
 
 def train(options: Options) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def train(options: Options) -> dict[str, Any]:
     first_times: list[float] = []
 
     def learn() -> None:
-        for epoch in run.epochs():  # goes on where a checkpoint was written
+        for epoch in run.epochs():  # continues where a checkpoint was written
             say(*log.rate_lines(epoch, run.plan))
             meters = log.Meters()
             for number, batches in enumerate(run.batches(training.epoch(epoch)), start=run.epoch_step):
@@ -180,7 +180,7 @@ class Pictures(NamedTuple):
             odd = sorted(set(training.classes) ^ set(validation.classes))[:3]
             raise BadData(
                 f"{folder}: training has {len(training.classes)} classes and validation {len(validation.classes)}; "
-                f"only one of them has {', '.join(odd)}. Labels would mean other things. Give both the same folders."
+                f"only one of them has {', '.join(odd)}. Labels would not match. Give both the same folders."
             )
         return cls(training, validation, is_generated(folder))
 
@@ -207,7 +207,7 @@ def states_in(path: str) -> dict[str, Any]:
 
 @contextmanager
 def fitting_weights(path: str) -> Iterator[None]:
-    """Inside, weights are read and put into a network; what is against that is said in a sentence."""
+    """Inside, weights are read and put into a network; an error becomes one sentence."""
     try:
         yield
     except Exception as error:  # frameworks raise whatever they meet
@@ -218,7 +218,7 @@ def fitting_weights(path: str) -> Iterator[None]:
 
 
 def tell_start(run: TorchRun, options: Options) -> None:
-    """Say what the run goes on from, and take over what a checkpoint of the study's own scripts knows."""
+    """Say what the run continues from, and take over what a checkpoint of the study's own scripts knows."""
     if run.loaded:
         if "run" not in run.loaded and "best_acc1" in run.loaded:
             run.best = float(run.loaded["best_acc1"]) / 100

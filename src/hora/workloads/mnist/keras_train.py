@@ -43,7 +43,7 @@ def train(options: Options) -> dict[str, Any]:
             hvd.callbacks.MetricAverageCallback(),  # Hora 4
             run.callback,  # sets the learning rate, counts steps, saves if the job must end
         ]
-        for epoch in run.epochs():  # goes on where a checkpoint was written
+        for epoch in run.epochs():  # continues where a checkpoint was written
             if run.steps_left:
                 batches = run.batches(arrays(data.train.batch(plan.indices)) for plan in run.plans(epoch))
                 model.fit(

@@ -31,13 +31,13 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
 
     epochs: base.Epochs = 40.0
     batch: base.Batch = 100
-    base_batch: Annotated[int, Meta(gt=0, description="The batch of all workers together that --lr works at.")] = 100
+    base_batch: Annotated[int, Meta(gt=0, description="Global batch size that --lr is for.")] = 100
     lr: base.LearningRate = 1e-4
     network: Annotated[
         Literal["tensorflow", "horovod"], Meta(description="TensorFlow's official CNN, or Horovod's small one.")
     ] = "tensorflow"
-    optimizer: Annotated[Literal["adam", "sgd"], Meta(description="What takes the steps.")] = "adam"
-    momentum: Annotated[float, Meta(ge=0, lt=1, description="Of --optimizer sgd.")] = 0.9
+    optimizer: Annotated[Literal["adam", "sgd"], Meta(description="Optimizer.")] = "adam"
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Momentum, for --optimizer sgd.")] = 0.9
 
     @property
     def data_folder(self) -> Path:

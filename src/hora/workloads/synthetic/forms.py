@@ -73,7 +73,7 @@ def horovod_total(speeds: Sequence[float], workers: int, device: str) -> list[st
 
 
 class WorkerSpeed(NamedTuple):
-    """Of one worker: its mean, the error of that, and the jitter, in samples a second."""
+    """The speed of one worker: mean, standard error and jitter, in samples a second."""
 
     mean: float
     uncertainty: float
@@ -81,7 +81,7 @@ class WorkerSpeed(NamedTuple):
 
 
 def speed(batch: int, seconds: Sequence[float]) -> WorkerSpeed:
-    """The speed of batches that took so many seconds each.
+    """The speed of batches that took that many seconds each.
 
     >>> found = speed(10, [0.1, 0.1, 0.2])
     >>> round(found.mean, 2), round(found.uncertainty, 2), found.jitter
@@ -98,7 +98,7 @@ def speed(batch: int, seconds: Sequence[float]) -> WorkerSpeed:
 def tf_header(
     *, version: str, model: str, dataset: str, batch: int, workers: int, batches: int, epochs: float, device: str
 ) -> list[str]:
-    """What is said before anything runs. The first line names what computes, which is not TensorFlow here.
+    """The lines before anything runs. The first line names what computes, which is not TensorFlow here.
 
     >>> for line in tf_header(version="2.13.0", model="resnet50", dataset="imagenet", batch=64, workers=2, batches=100,
     ...                       epochs=0.01, device="cpu"):

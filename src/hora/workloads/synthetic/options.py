@@ -40,22 +40,22 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     }
 
     lr: base.LearningRate = 0.01
-    base_batch: Annotated[int, Meta(gt=0, description="The batch of all workers together that --lr works at.")] = 32
+    base_batch: Annotated[int, Meta(gt=0, description="Global batch size that --lr is for.")] = 32
     form: Annotated[
-        Form, Meta(description="Measure and tell as Horovod's synthetic benchmark does, or as tf_cnn_benchmarks.")
+        Form, Meta(description="Report in the format of Horovod's synthetic benchmark or of tf_cnn_benchmarks.")
     ] = "horovod"
-    model: Annotated[ModelName, Meta(description="What is trained.")] = "resnet50"
-    image_size: Annotated[int, Meta(ge=0, description="Height and width of pictures; 0: the model's own.")] = 0
-    warmup_batches: Annotated[int, Meta(gt=0, description="Batches before measuring.")] = 10
-    batches_per_iter: Annotated[int, Meta(gt=0, description="Of horovod: batches that are timed together.")] = 10
-    iters: Annotated[int, Meta(gt=0, description="Of horovod: how many times they are.")] = 10
-    num_batches: Annotated[int, Meta(gt=0, description="Of tf: batches that are timed.")] = 100
-    display_every: Annotated[int, Meta(gt=0, description="Of tf: batches between lines.")] = 10
-    weight_decay: Annotated[float, Meta(ge=0, description="Of every parameter.")] = 0.0
+    model: Annotated[ModelName, Meta(description="Model.")] = "resnet50"
+    image_size: Annotated[int, Meta(ge=0, description="Height and width of images; 0: the model's own.")] = 0
+    warmup_batches: Annotated[int, Meta(gt=0, description="Warm-up batches before measuring.")] = 10
+    batches_per_iter: Annotated[int, Meta(gt=0, description="For --form horovod: batches per measurement.")] = 10
+    iters: Annotated[int, Meta(gt=0, description="For --form horovod: number of measurements.")] = 10
+    num_batches: Annotated[int, Meta(gt=0, description="For --form tf: batches to measure.")] = 100
+    display_every: Annotated[int, Meta(gt=0, description="For --form tf: batches between lines.")] = 10
+    weight_decay: Annotated[float, Meta(ge=0, description="Weight decay.")] = 0.0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """With ``max_steps``, so many in all: what is timed becomes less, then the batches before it.
+        """Options from what was given. ``max_steps`` reduces the measured steps first, then warm-up batches.
 
         >>> made = Options.of({"max_steps": 25})
         >>> made.warmup_batches, made.iters, made.batches_per_iter
@@ -87,7 +87,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
             )
         if self.max_minutes:
             raise UsageError(
-                f"--max-minutes {self.max_minutes:g}: the synthetic workload measures so many batches and then ends. "
+                f"--max-minutes {self.max_minutes:g}: the synthetic workload measures a fixed number of batches. "
                 "Leave it out, or take another workload."
             )
         for name in ("emulate_workers", "logical_workers", "accumulate"):
@@ -99,7 +99,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
                 )
         if self.resume != "no":
             raise UsageError(
-                f"--resume {self.resume}: the synthetic workload keeps nothing to go on from. Leave it out."
+                f"--resume {self.resume}: the synthetic workload keeps nothing to continue from. Leave it out."
             )
         if 0 < self.image_size < 32:
             raise UsageError(f"--image-size {self.image_size} is too small for these networks. Give 32 or more.")

@@ -1,4 +1,4 @@
-"""Trains a model on one batch of random numbers, over and over, and tells how fast: the speed of computing and of
+"""Trains a model on one batch of random numbers, over and over, and reports its speed: that of computing and of
 averaging gradients, without that of reading data."""
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def by_tf(options: Options, step: Step, model: nn.Module) -> dict[str, Any]:
 
 
 def header(options: Options, chosen: Benchmark, device: torch.device) -> list[str]:
-    """What is said before the warm-up."""
+    """The lines before the warm-up."""
     if options.form == "horovod":
         return forms.horovod_header(options.model, options.batch, hvd.size(), kind(device))
     return forms.tf_header(
@@ -159,7 +159,7 @@ def kind(device: torch.device) -> str:
 
 @torch.no_grad()
 def penalty(model: nn.Module, weight_decay: float) -> float:
-    """What weight decay adds to the loss that tf_cnn_benchmarks tells.
+    """What weight decay adds to the loss that tf_cnn_benchmarks prints.
 
     >>> round(penalty(nn.Linear(1, 1, bias=False).requires_grad_(False).to(torch.float64), 0.0), 3)
     0.0
