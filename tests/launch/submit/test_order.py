@@ -57,6 +57,8 @@ def test_what_cannot_be_read_is_named(read: Any, text: str) -> None:
         ({"gpus_per_node": "many"}, "--gpus-per-node 'many'"),
         ({"gpus_per_node": "0"}, "--gpus-per-node '0'"),
         ({"array": "1-"}, "--array '1-'"),
+        ({"array": "9-0"}, "--array '9-0' has no task"),
+        ({"array": "0-4:0"}, "--array '0-4:0' has no task"),
         ({"epochs_per_job": 10, "chain": 2}, "{epochs}"),
         ({"epochs_per_job": 10, "command": ("x", "{epochs}")}, "--chain"),
         ({"checkpoint_args": ("--resume",)}, "--chain N or --requeue"),
