@@ -198,12 +198,15 @@ def test_bad_input_is_named_and_nothing_is_written(tars: Path, tmp_path: Path) -
     labels = (tars / LABELS).read_text().splitlines()
     fewer, other = tmp_path / "fewer.txt", tmp_path / "other.txt"
     fewer.write_text("\n".join(labels[:-1]))
+    typo = tmp_path / "typo.txt"
+    typo.write_text("\n".join([labels[0].replace("n", "m"), *labels[1:]]))
     other.write_text("\n".join(["n12345678", *labels[1:]]))
     for given, said in {
         (cut, tars / LABELS): "it was cut off",
         (empty, tars / LABELS): "n00000001.tar has no image in it",
         (tars / VAL, tars / LABELS): "which is not the tar file of a class",
         (tars / TRAIN, fewer): "has 14 images, and there are 13 labels",
+        (tars / TRAIN, typo): f"Line 1 of the labels was read as a heading: '{labels[0].replace('n', 'm')}'",
         (tars / TRAIN, other): "not among the 4 to train on, the first 'n12345678'",
         (tars / "nothing.tar", other): "cannot be read: No such file",
     }.items():
@@ -222,7 +225,7 @@ def test_labels_as_they_go_around(tmp_path: Path) -> None:
         "ImageId,PredictionString\na,n00000001 1 2\nb,n00000002 3 4\n",
     ):
         file.write_text(text)
-        assert read_labels(file) == {"a": "n00000001", "b": "n00000002"}
+        assert read_labels(file).classes == {"a": "n00000001", "b": "n00000002"}
     for text, said in {
         "": "no labels",
         "a.JPEG n00000001\nn00000002\n": "in one way",

@@ -189,10 +189,17 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
                 f"--elastic {fewest}:{most} may use {most} workers, and the job has {self.nodes} x "
                 f"{self.tasks_per_node} tasks. Ask for more with --nodes or --tasks-per-node."
             )
-        if self.launcher == "srun" or self.in_each_worker:
+        if self.launcher == "srun":
             raise UsageError(
                 "--elastic needs hora run to start the workers: srun ends them all when one dies. Leave --launcher "
-                "srun out, or use one node and a container around hora run."
+                "srun out."
+            )
+        if self.in_each_worker:
+            raise UsageError(
+                f"--elastic needs hora run to start the workers, and with --container {self.container} on "
+                f"{self.nodes} x {self.tasks_per_node} srun starts a container for each, and ends all when one dies. "
+                "Ask for one node with an image of Apptainer's or Docker's, which goes around hora run, or leave "
+                "--container out."
             )
         own = hora_words(self.command)
         if own is not None and own[:1] != ("train",):

@@ -45,7 +45,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
         Form, Meta(description="Measure and tell as Horovod's synthetic benchmark does, or as tf_cnn_benchmarks.")
     ] = "horovod"
     model: Annotated[ModelName, Meta(description="What is trained.")] = "resnet50"
-    image_size: Annotated[int, Meta(ge=0, description="Height and width of pictures; 0: the model's own.")] = 0
+    image_size: Annotated[int, Meta(ge=0, description="Height and width of images; 0: the model's own.")] = 0
     warmup_batches: Annotated[int, Meta(gt=0, description="Batches before measuring.")] = 10
     batches_per_iter: Annotated[int, Meta(gt=0, description="Of horovod: batches that are timed together.")] = 10
     iters: Annotated[int, Meta(gt=0, description="Of horovod: how many times they are.")] = 10
