@@ -71,6 +71,30 @@ def test_commands_of_hora_run_once_under_their_own_name(cluster: Stubs, command:
     assert f'command={runs}\nsay "${{command[*]}}"\n"${{command[@]}}"\n' in done.stdout
 
 
+SWEEP = "hora lab sweep mnist --task {task} --grid batch=32,64"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("hora train mnist", "all would write to the same folder. Write {task} where the number goes"),
+        ("hora lab sweep mnist --grid batch=1,2,3 --out out --task 1", "all would write to the same folder"),
+        (SWEEP, "Give --grid and --out DIR as well"),
+        (
+            f"{SWEEP} --out out",
+            "--array 0-2 has a task 2, and the grid has 2 points, counted from 0. Give --array 0-1.",
+        ),
+        ("hora train mnist --out {task}", ""),
+        (f"{SWEEP},128 --out out", ""),
+        ("python train.py", ""),  # which may ask for the number itself
+        ("hora run -np 2 python train.py", ""),
+    ],
+)
+def test_the_tasks_of_an_array_differ(cluster: Stubs, command: str, said: str) -> None:
+    done = submit(cluster, "--scheduler", "slurm", "--dry-run", "--array", "0-2", *command.split())
+    assert (done.returncode == 2 and said in done.stderr) if said else done.returncode == 0, done.stderr
+
+
 def test_placeholders_are_read_as_what_they_will_be(cluster: Stubs) -> None:
     done = submit(
         cluster, "--scheduler", "slurm", "--dry-run", "--stage", "m.tar", "--chain", "2", "--epochs-per-job", "3",

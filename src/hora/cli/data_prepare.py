@@ -88,7 +88,7 @@ def imagenet(
         known = read_devkit(devkit) if devkit else read_labels(labels or Path())
         other = validation(val, known, source.classes)
         places, scans = {}, {"train": source, "val": other}
-        facts = {"sources": {str(path.absolute()): _size(path) for path in (train, val)}}
+        facts = {"sources": {path.resolve().name: _size(path) for path in (train, val)}}
         with tempfile.TemporaryDirectory(prefix="hora-prepare-") as scratch:  # for the processes that write
             for split, tars in scans.items():
                 tars.save(Path(scratch, split))
@@ -119,12 +119,12 @@ def convert(
 
     if not source.is_dir():
         raise BadData(f"{source} is not a folder. Give the one that has train and val, as folders or as shards.")
-    places = {split: SplitLocation(str(source.absolute()), split) for split in ("train", "val")}
+    places = {split: SplitLocation(str(source.resolve()), split) for split in ("train", "val")}
     with ConsoleReporter() as console:
         made = work(
             places, folder, format=format_, shape=_shape(shorter, square, quality), per_shard=per_shard,
-            jobs=jobs_of(jobs), facts={"sources": {str(source.absolute()): 0}}, generated=generated_facts(source),
-            reporter=console,
+            jobs=jobs_of(jobs), facts={"sources": {source.resolve().name: _size(source)}},
+            generated=generated_facts(source), reporter=console,
         )  # fmt: skip
     _told(made, format_, json_file)
 
@@ -146,7 +146,7 @@ def stats(source: Path, sample: int, json_file: Path | None) -> None:
         (rare, few), (common, many) = about["fewest"], about["most"]
         mean, deviation = (" ".join(f"{value:.3f}" for value in about[name]) for name in ("mean", "deviation"))
         each = f"{few:,} of each" if few == many else f"from {few:,} of {rare} to {many:,} of {common}"
-        tell(f"{split}: {about['images']:,} pictures of {about['classes']:,} classes, {each}")
+        tell(f"{split}: {about['images']:,} images of {about['classes']:,} classes, {each}")
         size = f"{about['height']:g} x {about['width']:g} pixels and {about['bytes']:,.0f} bytes in the middle"
         tell(f"  of {about['looked_at']:,}: {size}; colours {mean}, deviation {deviation}")
     write(json_file, found)
@@ -161,13 +161,17 @@ def _shape(shorter: int | None, square: int | None, quality: int) -> Shape:
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.tar")) if path.is_dir() else path.stat().st_size
+    """The bytes of a source: with its name they tell it from others, wherever it lies and is seen from."""
+    if not path.is_dir():
+        return path.stat().st_size
+    files = (file for file in path.rglob("*") if not file.name.startswith("."))  # the index of shards is made by us
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _told(made: Converted, format_: str, json_file: Path | None) -> None:
     from hora.text import size_text
 
-    counts = f"{made.images['train']:,} pictures to train on + {made.images['val']:,} to validate with"
+    counts = f"{made.images['train']:,} images to train on + {made.images['val']:,} to validate with"
     kept = f"; {made.kept:,} of {made.parts:,} parts were there already" if made.kept else ""
     size = size_text(made.nbytes)
     where = short(made.folder)

@@ -180,6 +180,8 @@ def _checked(order: work.BatchJob) -> tuple[str, ...]:
     for name in order.placeholders:
         words = [word.replace(f"{{{name}}}", values[name]) for word in words]
     kind, given = parse(words)
+    if order.array:
+        _check_array(order, kind, given)
     if kind == "train":
         from hora.cli.train import STARTERS, read_options
 
@@ -204,6 +206,29 @@ def _checked(order: work.BatchJob) -> tuple[str, ...]:
             "Ask for more with --nodes or --tasks-per-node, or start fewer."
         )
     return order.command
+
+
+def _check_array(order: work.BatchJob, kind: str, given: dict[str, Any]) -> None:
+    """Refuse tasks that would all do the same in one folder, and tasks of a sweep for which there is no point."""
+    if not any("{task}" in text for text in (*order.command, *order.checkpoint_args)):
+        raise UsageError(
+            f"--array {order.array}: the command is the same for every task, and all would write to the same folder. "
+            "Write {task} where the number goes, as in --out runs/'{task}'."
+        )
+    if kind != "lab" or given.get("task") is None:
+        return
+    from hora.lab.sweep.space import grid_points, parse_grid
+
+    if given["grid"] is None or (given["out"] is None and given["resume"] is None):
+        raise UsageError(
+            "--task runs one point of a --grid, whose tasks share a folder. Give --grid and --out DIR as well."
+        )
+    points = len(list(grid_points(parse_grid(given["workload"], given["grid"]))))
+    if order.highest_task >= points:
+        raise UsageError(
+            f"--array {order.array} has a task {order.highest_task}, and the grid has {points} points, counted from 0. "
+            f"Give --array 0-{points - 1}."
+        )
 
 
 def _venv(asked: str | None) -> str:

@@ -1,8 +1,9 @@
-"""Pictures from one format to another, shrunk on the way if wanted: folders, TFRecord shards, tar shards.
+"""Images from one format to another, shrunk on the way if wanted: folders, TFRecord shards, tar shards.
 
-A data set is written in parts: a class's folder, or a shard. Each is complete or absent, so what was interrupted goes
-on with the parts that are missing (``PREPARED.json`` says of what, and how, so that nothing is mixed). Every picture is
-decoded once on the way; at the end what was written is opened and its labels are compared with the source's.
+A data set is written in parts: a class's folder, or a shard. Each is complete or absent, so an interrupted conversion
+continues with the parts that are missing or have another size than they were written with (``PREPARED.json`` has the
+sizes, and says what they were made from and how, so that nothing is mixed). Every image is decoded once on the way; at
+the end what was written is opened and its labels are compared with the source's.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _OutputPart(NamedTuple):
     name: str  # of the file or folder
     label: int  # of a folder; -1 of a shard
     indices: list[int]
-    first: int  # number of its first picture in the split
+    first: int  # number of its first image in the split
 
 
 class _ConvertTask(NamedTuple):
@@ -96,11 +97,11 @@ def convert(
 ) -> Converted:
     """Write the splits ("train", "val") of a data set into a folder, or what is missing there of them.
 
-    Shards to train on have their pictures in a random order, of ``seed``, for readers that shuffle only a few at a
+    Shards to train on have their images in a random order, of ``seed``, for readers that shuffle only a few at a
     time. ``facts`` tell this source from others; ``generated`` is what is known of data that is.
     """
     began, tell = time.monotonic(), reporter or NoStatus()
-    folder = folder.absolute()
+    folder = folder.resolve()
     with folder_lock(folder, reporter=tell):
         return _convert(places, folder, format, shape, per_shard, seed, jobs, facts, generated, tell, began)
 
@@ -128,18 +129,20 @@ def _convert(
         )
     known = {"format": format, "shape": shape._asdict(), "per_shard": per_shard, "seed": seed, **dict(facts or {})}
     known["images"] = {split: len(source) for split, source in sources.items()}
-    _claim(folder, known)
+    sizes = _claim(folder, known)
     _tidy(folder)
     parts = [part for split in sources for part in _parts(split, sources[split], format, per_shard, seed)]
-    left = [part for part in parts if not (folder / part.name).exists()]
+    left = [part for part in parts if part.name not in sizes or _size(folder / part.name) != sizes[part.name]]
     task = _ConvertTask(str(folder), dict(places), format, shape)
     done, total = 0, sum(len(part.indices) for part in left)
     try:
         if format != "folder":
             write_classes(folder, classes)
-        for count in over_processes(functools.partial(_write, task), left, jobs):
+        for part, count in zip(left, over_processes(functools.partial(_write, task), left, jobs), strict=True):
+            sizes[part.name] = _size(folder / part.name)
+            write_json(folder / FILE, {**known, "parts": sizes}, "--to")
             done += count
-            tell.progress("writing pictures", done, total, "images")
+            tell.progress("writing", done, total, "images")
         if generated is not None:
             mark_generated(folder, **generated)
     except OSError as error:
@@ -149,13 +152,13 @@ def _convert(
             "the same command to continue."
         ) from None
     nbytes = _verify(folder, sources, parts)
-    write_json(folder / FILE, {**known, "complete": True}, "--to")
+    write_json(folder / FILE, {**known, "parts": sizes, "complete": True}, "--to")
     counts = {split: len(source) for split, source in sources.items()}
     return Converted(folder, counts, len(classes), len(parts), len(parts) - len(left), nbytes, time.monotonic() - began)
 
 
 def shrunk(data: bytes, shape: Shape, name: str) -> bytes:
-    """A picture's file in that shape; as it is, but looked at, if it need not change.
+    """An image's file in that shape; as it is, but looked at, if it need not change.
 
     >>> picture = jpeg.encode(np.zeros((300, 400, 3), np.uint8))
     >>> [jpeg.size(shrunk(picture, shape, "it")) for shape in (Shape(), Shape(shorter=150), Shape(square=250))]
@@ -187,7 +190,7 @@ def _parts(split: str, source: Source, format: str, per_shard: int, seed: int) -
         for label, name in enumerate(source.classes):
             mine = order[borders[label] : borders[label + 1]].tolist()
             if not mine:
-                raise BadData(f"class {name} has no picture in {split}. Every class needs some in both parts.")
+                raise BadData(f"class {name} has no image in {split}. Every class needs some in both parts.")
             yield _OutputPart(split, f"{split}/{name}", label, mine, 0)
         return
     order = part_rng(seed, 0).permutation(len(source)) if split == "train" else np.arange(len(source))
@@ -229,22 +232,28 @@ def _write(task: _ConvertTask, part: _OutputPart) -> int:
 # ---- before and after ----
 
 
-def _claim(folder: Path, known: dict[str, Any]) -> None:
-    """Make the folder this data set's; refuse one that has another's, or anything else, in it."""
+def _claim(folder: Path, known: dict[str, Any]) -> dict[str, int]:
+    """Make the folder this data set's, and tell the size of each part that is written; refuse a folder that has
+    another's, or anything else, in it."""
     if (folder / FILE).exists():
         try:
             found = msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, Any])
         except (OSError, msgspec.DecodeError) as error:
             raise BadData(f"{folder / FILE} cannot be read: {error}. Give another folder with --to.") from None
         found.pop("complete", None)
+        sizes: dict[str, int] = found.pop("parts", {})
         wanted = msgspec.to_builtins(known)
         if found != wanted:
-            other = [f"{name} {found.get(name)}" for name in wanted if found.get(name) != wanted[name]]
+            other = [
+                f"made {_MADE.get(name, 'with ' + name)} {_words(found.get(name))}, you give {_words(wanted[name])}"
+                for name in wanted
+                if found.get(name) != wanted[name]
+            ]
             raise UsageError(
-                f"{folder} was prepared with other settings ({', '.join(other) or 'additional ones'}), so it "
+                f"{folder} was prepared with other settings ({'; '.join(other) or 'additional ones'}), so it "
                 "is not changed. Give another folder with --to, or remove this one."
             )
-        return
+        return sizes
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise UsageError(f"{folder} contains other files, and is not changed. Give another folder with --to.")
     try:
@@ -252,6 +261,28 @@ def _claim(folder: Path, known: dict[str, Any]) -> None:
     except OSError as error:
         raise EnvironmentUnfit(f"{folder} cannot be made: {error.strerror}. Give another one with --to.") from None
     write_json(folder / FILE, known, "--to")
+    return {}
+
+
+_MADE = {"sources": "from", "images": "of", "format": "as"}
+
+
+def _words(value: Any) -> str:
+    """A value of PREPARED.json, as people read it.
+
+    >>> _words({"train.tar": 1200, "val.tar": 30}), _words({"shorter": 256, "square": 0}), _words("tar"), _words(None)
+    ('train.tar 1,200, val.tar 30', 'shorter 256, square 0', 'tar', 'nothing')
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
+    return "nothing" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _size(part: Path) -> int:
+    """The bytes of a part, a file's or those of all in a folder; -1 if it is not there."""
+    if part.is_dir():
+        return sum(file.stat().st_size for file in part.iterdir())
+    return part.stat().st_size if part.exists() else -1
 
 
 def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_OutputPart]) -> int:
@@ -261,7 +292,7 @@ def _verify(folder: Path, sources: Mapping[str, Source], parts: Sequence[_Output
         order = [index for part in parts if part.split == split for index in part.indices]
         if written.classes != source.classes or not np.array_equal(written.labels, source.labels[order]):
             raise BadData(
-                f"{folder}, {split}: what was written is not what was read ({len(written)} pictures of "
+                f"{folder}, {split}: what was written is not what was read ({len(written)} images of "
                 f"{len(written.classes)} classes, and {len(source)} of {len(source.classes)}). Something else has "
                 "written there. Remove it, and run this again."
             )

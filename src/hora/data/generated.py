@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hora.data.shards import expand, has_pattern
 from hora.data.source import SPLITS
 from hora.errors import BadData
 from hora.files import json_text, replacing
@@ -52,6 +53,8 @@ def generated_facts(path: Path) -> dict[str, Any] | None:
 
 def _mark(path: Path) -> Path | None:
     """The mark of this folder, or of the one that it is a split of: that of root/train/shard-*.tar is root's."""
+    if has_pattern(path) and not path.is_dir():
+        path = next(iter(expand(path)), path)
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     folders = (folder, folder.parent) if folder.name in _SPLITS else (folder,)
     return next((place / MARK for place in folders if (place / MARK).is_file()), None)

@@ -13,9 +13,9 @@ import mmap
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from hora.data.tar import Member, members
 from hora.errors import BadData, EnvironmentUnfit
 from hora.files import replacing
 
-__all__ = ["Tars", "read_devkit", "read_labels", "training", "validation"]
+__all__ = ["Labels", "Tars", "read_devkit", "read_labels", "training", "validation"]
 
 _GROUND_TRUTH, _META = "validation_ground_truth.txt", "meta.mat"
 _WNID = re.compile(r"n\d{8}")
@@ -108,24 +108,34 @@ def training(path: Path) -> Tars:
     return _tars(files, classes, [(number, image, numbers[name]) for name, number, image in found])
 
 
-def validation(path: Path, labels: Mapping[str, str] | Sequence[str], classes: Sequence[str]) -> Tars:
+class Labels(NamedTuple):
+    """What a file of labels says: the class of each image in their order, or by the image's name; and what of it was
+    taken for a heading."""
+
+    classes: dict[str, str] | list[str]
+    heading: str = ""
+
+
+def validation(path: Path, labels: Labels, classes: Sequence[str]) -> Tars:
     """The images to validate with, whose classes are given by name, or for all in the order of their names."""
     images = sorted(_images(members(_mapped(path), path), str(path)), key=lambda image: PurePosixPath(image.name).name)
     numbers = {name: label for label, name in enumerate(classes)}
-    if isinstance(labels, Mapping):
-        missing = [image.name for image in images if PurePosixPath(image.name).stem not in labels]
+    known = labels.classes
+    heading = f" Line 1 of the labels was read as a heading: {labels.heading!r}." if labels.heading else ""
+    if isinstance(known, dict):
+        missing = [image.name for image in images if PurePosixPath(image.name).stem not in known]
         if missing:
             raise BadData(
                 f"{len(missing)} of the {len(images)} images of {path} have no label, the first {missing[0]!r}. Give "
-                "the labels of these images."
+                f"the labels of these images.{heading}"
             )
-        given = [labels[PurePosixPath(image.name).stem] for image in images]
+        given = [known[PurePosixPath(image.name).stem] for image in images]
     else:
-        given = list(labels)
+        given = known
         if len(given) != len(images):
             raise BadData(
                 f"{path} has {len(images)} images, and there are {len(given)} labels. They belong together one by one, "
-                "in the order of the images' names. Give the labels of these images."
+                f"in the order of the images' names. Give the labels of these images.{heading}"
             )
     if unknown := sorted(set(given) - set(numbers)):
         raise BadData(
@@ -135,7 +145,7 @@ def validation(path: Path, labels: Mapping[str, str] | Sequence[str], classes: S
     return _tars([path], classes, [(0, image, numbers[name]) for image, name in zip(images, given, strict=True)])
 
 
-def read_labels(path: Path) -> dict[str, str] | list[str]:
+def read_labels(path: Path) -> Labels:
     """Which class each image is of, as the files that go around say it: a line for each image, with its class alone, or
     with its name before it (``ILSVRC2012_val_00000001.JPEG n01751748``, also with a comma).
 
@@ -144,7 +154,7 @@ def read_labels(path: Path) -> dict[str, str] | list[str]:
     ...     _ = file.write("ImageId,PredictionString\\nILSVRC2012_val_00048981,n03995372 85 1 499 272\\n")
     ...     file.flush()
     ...     read_labels(Path(file.name))
-    {'ILSVRC2012_val_00048981': 'n03995372'}
+    Labels(classes={'ILSVRC2012_val_00048981': 'n03995372'}, heading='ImageId PredictionString')
     """
     try:
         text = path.read_text("utf-8")
@@ -154,10 +164,14 @@ def read_labels(path: Path) -> dict[str, str] | list[str]:
         ) from None
     named: dict[str, str] = {}
     plain: list[str] = []
+    heading = ""
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         words = " ".join(row).split()
-        if not words or (number == 1 and not any(map(_WNID.fullmatch, words))):
-            continue  # an empty line, or a heading
+        if not words:
+            continue
+        if number == 1 and not any(map(_WNID.fullmatch, words)):
+            heading = " ".join(words)[:60]
+            continue
         if _WNID.fullmatch(words[0]) and len(words) == 1:
             plain.append(words[0])
         elif len(words) > 1 and _WNID.fullmatch(words[1]):
@@ -171,10 +185,10 @@ def read_labels(path: Path) -> dict[str, str] | list[str]:
         raise BadData(f"{path} has lines with and lines without an image's name. Write all of them in one way.")
     if not plain and not named:
         raise BadData(f"{path} has no labels in it. Write a line for each image.")
-    return plain or named
+    return Labels(plain or named, heading)
 
 
-def read_devkit(path: Path) -> list[str]:
+def read_devkit(path: Path) -> Labels:
     """The classes of the validation images in order, of the development kit (``ILSVRC2012_devkit_t12.tar.gz``): its
     ground truth has numbers, and ``meta.mat`` says which class each number is."""
     parts: dict[str, bytes] = {}
@@ -198,7 +212,7 @@ def read_devkit(path: Path) -> list[str]:
     try:
         synsets = reader.loadmat(io.BytesIO(parts[_META]), squeeze_me=True)["synsets"]
         names = {int(each["ILSVRC2012_ID"]): str(each["WNID"]) for each in synsets}
-        return [names[int(line)] for line in parts[_GROUND_TRUTH].split()]
+        return Labels([names[int(line)] for line in parts[_GROUND_TRUTH].split()])
     except Exception as error:  # SciPy raises whatever it meets
         raise BadData(
             f"{path}: its ground truth and meta.mat do not belong together: {error!r}. Fetch it again."

@@ -25,7 +25,8 @@ import numpy.typing as npt
 from hora.errors import BadData
 from hora.files import replacing
 
-__all__ = ["CLASSES_FILE", "INDEX_FILE", "ShardRecord", "Shards", "expand", "has_pattern", "shares", "write_classes"]
+__all__ = ["CLASSES_FILE", "INDEX_FILE", "ShardRecord", "Shards", "expand", "has_pattern", "one_folder", "shares",
+           "write_classes"]  # fmt: skip
 
 _log = logging.getLogger("hora")
 
@@ -158,6 +159,22 @@ def has_pattern(path: Path) -> bool:
     (True, False)
     """
     return bool(_RANGE.search(str(path))) or any(mark in str(path) for mark in "*?[")
+
+
+def one_folder(path: Path) -> Path:
+    """The folder that a pattern matches, if it matches that and nothing else; any other path as it is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     (Path(place) / "imagenet").mkdir()
+    ...     one_folder(Path(place) / "image*").name, one_folder(Path(place) / "train-*").name
+    ('imagenet', 'train-*')
+    """
+    if has_pattern(path) and not path.exists():
+        found = expand(path)
+        if len(found) == 1 and found[0].is_dir():
+            return found[0]
+    return path
 
 
 def shares(samples: int, shards: int) -> list[range]:

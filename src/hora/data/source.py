@@ -53,9 +53,10 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
     """Find out what lies at ``path``, and open it.
 
     ``path`` is a folder of class folders, a folder of shards, one shard, or a pattern of shards such as
-    ``train/shard-{000000..000009}.tar``. With ``split`` ("train" or "val") it is the folder that has both: as folders
-    of these names, or as shards that begin with them (``train-00000-of-01024``). ``first_label`` is the number that the
-    shards give the first class: 0 in tar shards and 1 in TFRecord shards, unless given.
+    ``train/shard-{000000..000009}.tar``; a pattern that matches one folder means that folder. With ``split`` ("train"
+    or "val") it has both: as folders of these names, or as shards that begin with them (``train-00000-of-01024``); of
+    the shards of a pattern, too, only those of the split are taken. ``first_label`` is the number that the shards give
+    the first class: 0 in tar shards and 1 in TFRecord shards, unless given.
 
     >>> import tempfile
     >>> from hora.data.folder import write_folder
@@ -66,11 +67,11 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
     (('cat', 'dog'), 2, Sample(data=b'...', label=0))
     """
     from hora.data.folder import Folder
-    from hora.data.shards import expand, has_pattern
+    from hora.data.shards import expand, has_pattern, one_folder
     from hora.data.tar import TarShards
     from hora.data.tfrecord import TFRecordShards
 
-    names = _names(split)
+    names, path = _names(split), one_folder(path)
     place = next((path / name for name in names if (path / name).is_dir()), path)
     beginnings = names if place == path else ()  # in a folder of its own a shard may be called anything
     if place.is_dir():
@@ -78,7 +79,7 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
         mine = [file for file in entries if file.is_file() and (not beginnings or file.name.startswith(beginnings))]
         folders = not beginnings and any(entry.is_dir() for entry in entries)
     elif has_pattern(path) or path.is_file():
-        mine, folders = expand(path), False
+        mine, folders = _of_split(expand(path), path, split), False
     else:
         raise BadData(f"{path} does not exist. Check --data, or make a data set with 'hora data make textures'.")
     tars = [file for file in mine if TarShards.takes(file)]
@@ -102,6 +103,25 @@ def open_source(path: Path, split: str | None = None, *, first_label: int | None
     found = [f"{len(tars)} tar shards"] * bool(tars) + [f"{len(records)} TFRecord shards"] * bool(records)
     found += ["class folders"] * bool(folders)
     raise BadData(f"{place} has {' and '.join(found)}; which of them is meant? Keep each in a folder of its own.")
+
+
+def _of_split(files: list[Path], path: Path, split: str | None) -> list[Path]:
+    """Those of a split: by their folder, if it has the name of one, or else by how their own names begin. What is
+    trained on must not be what is validated with."""
+    if split is None or not files:
+        return files
+    names, every = SPLITS[split], {name for known in SPLITS.values() for name in known}
+    mine = [
+        file
+        for file in files
+        if (file.parent.name in names if file.parent.name in every else file.name.startswith(names))
+    ]
+    if not mine:
+        raise BadData(
+            f"{path} matches no shards to {'train on' if split == 'train' else 'validate with'}: none begins with "
+            f"{' or '.join(names)}, or lies in a folder of that name. Give the folder, or a pattern that matches both."
+        )
+    return mine
 
 
 def _entries(folder: Path) -> list[Path]:

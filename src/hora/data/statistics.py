@@ -1,4 +1,4 @@
-"""What is in a set of pictures: how many of each class, how large, and the mean and deviation of their colours."""
+"""What is in a set of images: how many of each class, how large, and the mean and deviation of their colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe"]
 
 
 def describe(source: Source, *, sample: int = 500, seed: int = 42) -> dict[str, Any]:
-    """Counts of all; sizes and colours of that many pictures, drawn at random (of all, if there are fewer).
+    """Counts of all; sizes and colours of that many images, drawn at random (of all, if there are fewer).
 
     >>> class One:
     ...     classes, labels = ("a", "b"), np.array([0, 1, 1])

@@ -1,4 +1,4 @@
-"""The optimizers that pictures are learned with, by the names that published tables use."""
+"""The optimizers that images are learned with, by the names that published tables use."""
 
 from __future__ import annotations
 

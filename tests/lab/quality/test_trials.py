@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hora.errors import UsageError
@@ -29,6 +30,12 @@ def test_a_warm_up_shorter_than_a_step_is_left_out_and_said() -> None:
     assert "left out: on 8 workers gradual5 warms up for 0.28 of a step, which is no warm-up: it would be" in said
     assert "one seed, which has no interval" in said and "±" not in said
     assert [cell.factor.name for cell in cells(setup(STUDY, 9))[1:]] == STUDY.split(",")
+
+
+def test_where_a_run_is_trained_is_no_part_of_it() -> None:
+    made = setup("linear", 9)
+    away = msgspec.structs.replace(made, hosts="node1:2,node2:2")
+    assert list(trials(away)) == list(trials(made))
 
 
 def test_a_warm_up_that_was_given_in_epochs_is_refused() -> None:

@@ -122,3 +122,11 @@ def test_the_first_advice_is_tried_and_its_gain_is_the_measured_one(
     book, _ = measured(tmp_path / "again", monkeypatch, workload="synthetic")
     assert book.findings[0]["gain"] == pytest.approx(1 - 0.1 / 0.16, abs=1e-6)
     assert book.findings[0]["share"] == pytest.approx(0.06 / 0.16, abs=1e-5), "the share is of the waterfall"
+
+
+def test_a_caution_says_whose_figures_it_is_about() -> None:
+    row = {"workers": 2, "mode": "weak", "efficiency": 1.2, "above_ideal": True, "efficiency_low": 0.5,
+           "efficiency_high": 1.5}  # fmt: skip
+    said = measure._unsure([{**row, "strategy": "hora"}, {**row, "strategy": "ddp"}])
+    assert [text.count("2 workers (weak)") for text in said] == [1, 0, 1, 0]
+    assert [text.count("2 workers (DDP, weak)") for text in said] == [0, 1, 0, 1]

@@ -57,6 +57,8 @@ def test_what_cannot_be_read_is_named(read: Any, text: str) -> None:
         ({"gpus_per_node": "many"}, "--gpus-per-node 'many'"),
         ({"gpus_per_node": "0"}, "--gpus-per-node '0'"),
         ({"array": "1-"}, "--array '1-'"),
+        ({"array": "9-0"}, "--array '9-0' has no task"),
+        ({"array": "0-4:0"}, "--array '0-4:0' has no task"),
         ({"epochs_per_job": 10, "chain": 2}, "{epochs}"),
         ({"epochs_per_job": 10, "command": ("x", "{epochs}")}, "--chain"),
         ({"checkpoint_args": ("--resume",)}, "--chain N or --requeue"),
@@ -66,6 +68,10 @@ def test_what_cannot_be_read_is_named(read: Any, text: str) -> None:
         ({"command": ("hora", "lab", "scaling", "mnist"), "launcher": "srun"}, "starts its own workers"),
         ({"elastic": (1, 3), "nodes": 2}, "the job has 2 x 1 tasks"),
         ({"elastic": (1, 2), "nodes": 2, "launcher": "srun"}, "--elastic needs hora run"),
+        (
+            {"elastic": (1, 2), "tasks_per_node": 2, "container": "/i/h", "container_runtime": "slurm"},
+            "with --container /i/h on 1 x 2 srun starts a container for each",
+        ),
         ({"elastic": (1, 2), "nodes": 2, "command": ("hora", "lab", "scaling")}, "--elastic is for training"),
     ],
 )

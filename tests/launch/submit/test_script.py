@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shutil
 import signal
@@ -38,7 +39,8 @@ ORDERS = {
     ),
     "apptainer": BatchJob(command=("python", "t.py", "{stage}/set"), name="c", container="my image.sif",
         container_runtime="apptainer", mounts=("/data set",), gpus_per_node="2", stage=(Stage("set.tar", "set"),)),
-    "docker": BatchJob(command=("hora", "train", "mnist"), name="c", container="me/hora", container_runtime="docker"),
+    "docker": BatchJob(command=("hora", "train", "mnist"), name="c", container="me/hora", container_runtime="docker",
+        mounts=("my data",), gpus_per_node="2", env=(("A", "b"),)),
     "array": BatchJob(command=("a", "{task}"), name="a", array="0-9%2", output="out/", warn=WARN, time_s=600),
 }  # fmt: skip
 
@@ -420,7 +422,7 @@ def test_on_one_node_launcher_and_workers_are_in_one_container(stubs: Stubs, tmp
     code, said = stubs.run(script_of(order), tmp_path)
     assert code == 0, said
     assert stubs.calls("apptainer")[-1] == [
-        "exec", "--bind", str(tmp_path), "--pwd", str(tmp_path), "--bind", "/data", "hora.sif",
+        "exec", "--bind", str(tmp_path), "--pwd", str(tmp_path), "--bind", "/data:/data", "hora.sif",
         "hora", "run", "-np", "2", "--", "python", "train.py",
     ]  # fmt: skip
     assert stubs.calls("hora") == [["run", "-np", "2", "--", "python", "train.py"]]
@@ -445,9 +447,38 @@ def test_staged_data_is_seen_inside(stubs: Stubs, tmp_path: Path) -> None:
     order = contained(("t", "{stage}/set"), 1, "me/hora", stage=(Stage("set.tar", "set"),), stage_dir="/fast")
     code, said = stubs.run(script_of(order), tmp_path)
     call = stubs.calls("docker")[-1]
-    mounted = call[call.index("--volume") + 1]
-    place, _, inside = mounted.partition(":")
+    mounted = [call[i + 1] for i, name in enumerate(call) if name == "--volume"]
+    place, _, inside = mounted[0].partition(":")
     assert code == 0 and place == inside and call[-1] == f"{place}/set" and place.startswith("/fast/"), said
+
+
+def test_docker_gets_the_jobs_variables_cores_gpus_and_folders(stubs: Stubs, tmp_path: Path) -> None:
+    """Its daemon knows nothing of the job that asks it."""
+    stubs.add("docker", INSIDE)
+    order = contained(("t",), 1, "me/hora", env=(("A", "1 2"),), mounts=("data", "/far:/near", "my data:/in:ro"))
+    nodes = tmp_path / "nodes"
+    given = {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "1,2", "PBS_NODEFILE": str(nodes), "OTHER": "x"}
+    code, said = stubs.run(script_of(order), tmp_path, **given)
+    assert code == 0, said
+    call = stubs.calls("docker")[-1]
+    passed = {word.removeprefix("--env=") for word in call if word.startswith("--env=")}
+    assert passed == {"A", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PBS_NODEFILE", "SLURM_JOB_ID", "SLURM_JOB_NAME",
+                      "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES"}  # fmt: skip
+    assert [call[i + 1] for i, name in enumerate(call) if name == "--volume"] == [
+        f"{nodes}:{nodes}:ro", f"{tmp_path}:{tmp_path}", f"{tmp_path}/data:{tmp_path}/data", "/far:/near",
+        f"{tmp_path}/my data:/in:ro",
+    ]  # fmt: skip
+    parts = [part.split("-") for part in call[call.index("--cpuset-cpus") + 1].split(",")]
+    assert {core for part in parts for core in range(int(part[0]), int(part[-1]) + 1)} == os.sched_getaffinity(
+        0
+    ) and "--gpus" not in call
+    for more, devices in (({}, '"device=1,2"'), ({"SLURM_JOB_GPUS": "5"}, '"device=5"')):
+        stubs.run(script_of(contained(("t",), 1, "me/hora", gpus_per_node="2")), tmp_path, **given, **more)
+        call = stubs.calls("docker")[-1]
+        assert call[call.index("--gpus") + 1] == devices and "--env=CUDA_VISIBLE_DEVICES" not in call
+    stubs.run(script_of(contained(("t",), 1, "me/hora", gpus_per_node="2")), tmp_path)
+    call = stubs.calls("docker")[-1]
+    assert call[call.index("--gpus") + 1] == "all"
 
 
 def test_a_container_without_hora_is_told_before_anything_starts(stubs: Stubs, tmp_path: Path) -> None:
@@ -464,6 +495,13 @@ def test_a_container_without_hora_is_told_before_anything_starts(stubs: Stubs, t
         (contained(("python", "t.py"), 2), "pbs", "needs Slurm's srun"),
         (contained(("python", "t.py"), 1, "/images/hora"), "pbs", "PBS runs no containers"),
         (BatchJob(command=("a",), name="a", mounts=("/data",)), "slurm", "--mount is for a container"),
+        (contained(("python", "t.py"), 2), "pbs", "Ask for one node."),
+        (contained(("a",), 1, mounts=("data:data",)), "slurm", "--mount data:data: the path inside"),
+        (
+            BatchJob(command=("a",), name="a", container="hora.sif", container_runtime="docker"),
+            "slurm",
+            "--container hora.sif is not the name of an image of Docker's",
+        ),
     ],
 )
 def test_what_a_container_cannot_do(order: BatchJob, scheduler: str, said: str) -> None:

@@ -84,7 +84,7 @@ class ExperimentFlags(NamedTuple):
         out, resume = self.out, self.resume
         if out is not None and resume is not None and out != resume:
             raise UsageError(f"--out {out} and --resume {resume} are two folders. Give only one.")
-        if resume is not None and not (resume / "experiment.json").exists():
+        if resume is not None and not _has_record(resume):
             raise UsageError(
                 f"--resume {resume}: there is no experiment in it. Give its folder, or --out for a new one."
             )
@@ -116,6 +116,11 @@ class ExperimentFlags(NamedTuple):
         print_notes(screen, [*book.notes, f"kept in {book.folder}"])
         if self.json_file is not None:
             write_json(self.json_file, book.content, "--json")
+
+
+def _has_record(folder: Path) -> bool:
+    """Whether it holds an experiment, or the trials of one, as the tasks of a job array leave them."""
+    return (folder / "experiment.json").exists() or any(folder.glob("trials/*/outcome.json"))
 
 
 def experiment_flags(*, sets: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,11 +81,11 @@ def command(
     that do not fit into memory, diverge or fail have a line in the table; batch sizes above one that did not fit are
     skipped. With --resume DIR a sweep continues where it stopped, whatever the reason.
     """
-    from hora.lab.quality.conduct import check_data, result_text
+    from hora.lab.quality.conduct import check_data
     from hora.lab.records.files import TRIALS
     from hora.lab.show import console, fitted
     from hora.lab.sweep import show
-    from hora.lab.sweep.measure import USUAL_METRICS, SweepSetup, is_highest_best, measure, trial_of
+    from hora.lab.sweep.measure import USUAL_METRICS, SweepSetup, is_highest_best, measure, outcome_text, trial_of
     from hora.lab.sweep.search import Grid, Tpe
     from hora.lab.sweep.space import Dimension, check_point, corners, grid_points, parse_grid, parse_ranges
     from hora.lab.trial.parallel import run_parallel
@@ -136,7 +137,7 @@ def command(
     with lab.book("sweep", title, options) as book:
         if where and isinstance(search, Grid):
             wanted = [trial_of(setup, name, point) for name, point in search.points()]
-            run_parallel(wanted, book.folder / TRIALS, parse_hosts(where), say, result_text)
+            run_parallel(wanted, book.folder / TRIALS, parse_hosts(where), say, partial(outcome_text, setup))
         measure(setup, search, book, say)
     screen = console()
     screen.print(fitted(show.table(book.rows, swept, name, title), screen, ("time", "images/s", "peak lr")))
@@ -147,9 +148,8 @@ def command(
 def _one(setup: SweepSetup, search: Search, task: int, folder: Path | None) -> None:
     """Run one point where the whole sweep will find it: beside the other tasks, which do the same."""
     from hora.lab import trial
-    from hora.lab.quality.conduct import result_text
     from hora.lab.records.files import TRIALS
-    from hora.lab.sweep.measure import trial_of
+    from hora.lab.sweep.measure import outcome_text, trial_of
     from hora.lab.sweep.search import Grid
 
     if folder is None or not isinstance(search, Grid):
@@ -160,7 +160,6 @@ def _one(setup: SweepSetup, search: Search, task: int, folder: Path | None) -> N
     if task >= len(points):
         raise UsageError(f"--task {task}: the grid has {len(points)} points, 0 to {len(points) - 1}. Give one of them.")
     name, point = points[task]
-    outcome = trial.run(trial_of(setup, name, point), folder / TRIALS / name)
-    say(
-        f"{task + 1}/{len(points)} {name}: {result_text(outcome)}; when all are done, --resume {folder} shows the table"
-    )
+    outcome = trial.run(trial_of(setup, name, point), folder / TRIALS / name, place=setup.hosts)
+    said = outcome_text(setup, outcome)
+    say(f"{task + 1}/{len(points)} {name}: {said}; when all are done, --resume {folder} shows the table")

@@ -1,4 +1,4 @@
-"""Generated pictures in the archives that ImageNet is published in, so that preparing it can be tried without it:
+"""Generated images in the archives that ImageNet is published in, so that preparing it can be tried without it:
 ``ILSVRC2012_img_train.tar`` with a tar for each class, ``ILSVRC2012_img_val.tar``, the development kit with the
 classes of the latter (if SciPy is there to write it), and the same as a text file, ``validation_labels.txt``."""
 

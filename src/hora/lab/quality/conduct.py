@@ -52,10 +52,11 @@ def state_of(outcome: TrialOutcome) -> str:
     return "diverged" if has_diverged(outcome) else outcome.state
 
 
-def conduct(book: ExperimentWriter, trial: Trial) -> TrialOutcome:
-    """Run a trial, unless it was run before: one that diverged would do so again."""
+def conduct(book: ExperimentWriter, trial: Trial, place: str = "") -> TrialOutcome:
+    """Run a trial, on the hosts of ``place`` if there are any, unless it was run before, wherever that was: one that
+    diverged would do so again."""
     before = trials.kept(trial, book.folder / TRIALS / trial.name)
-    return before if before is not None and has_diverged(before) else book.run(trial)
+    return before if before is not None and has_diverged(before) else book.run(trial, place)
 
 
 def result_text(outcome: TrialOutcome) -> str:

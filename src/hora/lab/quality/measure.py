@@ -66,7 +66,7 @@ def measure(
     book.notes[:] = methods(setup, minutes, basis)
     for cell, seed, trial in planned:
         progress.begin(f"{setup.recipe.workload}, {cell.factor.name}, {plural(cell.workers, 'worker')}, seed {seed}")
-        outcome = conduct(book, trial)
+        outcome = conduct(book, trial, setup.hosts)
         done[cell].append(outcome)
         progress.tell(result_text(outcome))
         if cell.workers == 1 and outcome.state == "failed" and not has_diverged(outcome):

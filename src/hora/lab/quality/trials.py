@@ -40,7 +40,7 @@ class QualitySetup(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     processes: int  # at most
     threads: int | None = None
-    hosts: str = ""  # as -H takes them
+    hosts: str = ""  # as -H takes them; where a run is, which is no part of it
     keep_models: bool = False
     samples: int = 0  # of an epoch; 0: not known
 
@@ -130,7 +130,6 @@ def trial(setup: QualitySetup, cell: FactorCase, seed: int) -> Trial:
         workers=processes,
         options=options,
         threads_per_worker=setup.threads,
-        hosts=setup.hosts,
         timeout_s=LONGEST_S,
     )
 

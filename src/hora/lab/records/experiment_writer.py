@@ -48,8 +48,8 @@ class ExperimentWriter:
         self.outcomes: dict[str, TrialOutcome] = {}  # by the trial's name
         self.progress: Watcher | None = None
 
-    def run(self, trial_: Trial) -> TrialOutcome:
-        """Run a trial in trials/NAME, or take what is there of an equal one."""
+    def run(self, trial_: Trial, place: str = "") -> TrialOutcome:
+        """Run a trial in trials/NAME, or take what is there of an equal one; ``place`` as ``trial.run`` has it."""
         name = trial_.name
         if not name or name != Path(name).name or name.startswith("."):
             raise UsageError(f"{name!r} cannot be the name of a trial: it must do as a folder's. Leave out slashes.")
@@ -60,7 +60,7 @@ class ExperimentWriter:
         folder, watcher = self.folder / TRIALS / name, self.progress
         try:
             look = None if watcher is None else partial(watcher.look, trial_, folder)
-            outcome = trial.run(trial_, folder, look=look)
+            outcome = trial.run(trial_, folder, look=look, place=place)
         finally:
             if watcher is not None:
                 watcher.stop()

@@ -24,7 +24,7 @@ def input_waits(seen: Evidence) -> list[TimelineFinding]:
     if busy and spare < conditions.per_machine:
         how = (
             f"The cores are busy meanwhile ({share_text(seen.cpu_share)}): it is computing (decoding, augmentation), "
-            "and loader processes need cores of their own. Make it cheaper: smaller pictures, data decoded before"
+            "and loader processes need cores of their own. Make it cheaper: smaller images, data decoded before"
         )
         gain = share / 2
     elif not conditions.loads_ahead:

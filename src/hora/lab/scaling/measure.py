@@ -18,7 +18,7 @@ from hora.lab.throughput.cores import FullestHost, cores, physical_cores, worker
 from hora.lab.throughput.grid import GridPoint, GridSetup
 from hora.lab.throughput.measure import Say, TrialRunner, methods
 from hora.lab.throughput.pool import Pool, plain, ratio, with_ends
-from hora.lab.throughput.strategies import compared
+from hora.lab.throughput.strategies import NAMES, compared
 from hora.lab.trial import SPEED_ONLY, Trial, TrialOutcome, turns
 from hora.launch.planning.hosts import parse_hosts
 from hora.text import share_text
@@ -309,7 +309,7 @@ def _methods(wanted: Sequence[Series]) -> list[str]:
 def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Cautions about figures that are known too badly."""
     found = [
-        f"caution: {share_text(row['efficiency'])} of ideal with {row['workers']} workers ({row['mode']}) is "
+        f"caution: {share_text(row['efficiency'])} of ideal with {row['workers']} workers ({_who(row)}) is "
         "impossible; do not trust it: one worker was disturbed, or had less of the machine; measure again, with more "
         "--repeats or --threads 1"
         for row in rows
@@ -319,7 +319,13 @@ def _unsure(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         low, high = row["efficiency_low"], row["efficiency_high"]
         if low is not None and high is not None and high - low > 2 * NOISY:
             found.append(
-                f"caution: efficiency with {row['workers']} workers ({row['mode']}) is only known to be between "
+                f"caution: efficiency with {row['workers']} workers ({_who(row)}) is only known to be between "
                 f"{share_text(low)} and {share_text(high)}; more --repeats, or a quieter machine, would help"
             )
     return found
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    """Which series a row is of, where there may be one of Hora and one of DDP."""
+    other = row.get("strategy", "hora") != "hora"
+    return f"{NAMES[row['strategy']]}, {row['mode']}" if other else str(row["mode"])

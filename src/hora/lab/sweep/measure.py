@@ -23,10 +23,10 @@ from hora.lab.sweep.search import Search
 from hora.lab.sweep.space import WORKERS, Point, check_point, value_text
 from hora.lab.throughput.pool import plain
 from hora.lab.trial import Trial, TrialOutcome
-from hora.text import count_text
+from hora.text import count_text, duration_text
 from hora.workloads import options_of
 
-__all__ = ["USUAL_METRICS", "SweepSetup", "is_highest_best", "measure", "metric_of", "trial_of"]
+__all__ = ["USUAL_METRICS", "SweepSetup", "is_highest_best", "measure", "metric_of", "outcome_text", "trial_of"]
 
 USUAL_METRICS = {
     "mnist": "val_accuracy",
@@ -46,7 +46,7 @@ class SweepSetup(msgspec.Struct, frozen=True, kw_only=True):
     highest: bool
     workers: int = 1
     threads: int | None = None
-    hosts: str = ""  # as -H takes them
+    hosts: str = ""  # as -H takes them; where a point is trained, which is no part of it
     keep_models: bool = False
 
 
@@ -103,7 +103,7 @@ def measure(setup: SweepSetup, search: Search, book: ExperimentWriter, say: Say)
         too_large = limits.refuses(whole)
         if too_large is None:
             check_point(setup.workload, setup.fixed, point)
-            outcome = conduct(book, trial_of(setup, name, point))
+            outcome = conduct(book, trial_of(setup, name, point), setup.hosts)
             value = metric_of(outcome, setup.metric, highest=setup.highest)
             state, error = state_of(outcome), outcome.error
             if state == "out of memory":
@@ -138,7 +138,6 @@ def trial_of(setup: SweepSetup, name: str, point: Point) -> Trial:
         workers=workers,
         options=options,
         threads_per_worker=setup.threads,
-        hosts=setup.hosts,
         timeout_s=LONGEST_S,
     )
 
@@ -204,6 +203,18 @@ def _result_text(setup: SweepSetup, value: float | None, state: str, outcome: Tr
     speed = f", {count_text(outcome.images_per_s)} images/s" if outcome and math.isfinite(outcome.images_per_s) else ""
     told = f"{value:.2%}".replace("%", " %") if setup.metric.endswith(("accuracy", "top5")) else f"{value:.5g}"
     return f"{setup.metric} {told}{'' if setup.metric == 'images_per_s' else speed}"
+
+
+def outcome_text(setup: SweepSetup, outcome: TrialOutcome) -> str:
+    """What came of a point that was trained by itself, in the table's units.
+
+    >>> run = TrialOutcome(trial=Trial(name="a", workload="mnist"), state="done", folder="", seconds=31.0,
+    ...               epochs=[{"val_accuracy": 0.5}])
+    >>> outcome_text(SweepSetup(workload="mnist", fixed={}, metric="val_accuracy", highest=True), run)
+    'val_accuracy 50.00 % in 31 s'
+    """
+    value = metric_of(outcome, setup.metric, highest=setup.highest)
+    return f"{_result_text(setup, value, state_of(outcome), outcome)} in {duration_text(outcome.seconds)}"
 
 
 def methods(setup: SweepSetup) -> list[str]:

@@ -96,6 +96,20 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
         return f"-np {self.tasks}" if self.elastic is None else "--min-np {} --max-np {}".format(*self.elastic)
 
     @property
+    def highest_task(self) -> int:
+        """The largest index of the array.
+
+        >>> [BatchJob(command=("x",), name="x", array=array).highest_task for array in ("0-9%2", "1,3,5", "0-9:4")]
+        [9, 5, 8]
+        """
+        highest = 0
+        for part in self.array.partition("%")[0].split(","):
+            first, _, rest = part.partition("-")
+            last, _, step = rest.partition(":")
+            highest = max(highest, range(int(first), int(last or first) + 1, int(step or 1))[-1])
+        return highest
+
+    @property
     def fewest_nodes(self) -> int:
         """Those that an elastic job can begin with."""
         return self.nodes if self.elastic is None else -(-self.elastic[0] // self.tasks_per_node)
@@ -150,6 +164,9 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--array {self.array!r}: give task numbers such as 0-9, 1,3,5 or 0-99%4 (four at a time)."
             )
+        for first, last, step in re.findall(r"(\d+)-(\d+)(?::(\d+))?", self.array):
+            if int(last) < int(first) or (step and not int(step)):
+                raise UsageError(f"--array {self.array!r} has no task. Give the first and the last, such as 0-9.")
         self._check_chain()
         self._check_elastic()
         words = hora_words(self.command)
@@ -172,10 +189,17 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
                 f"--elastic {fewest}:{most} may use {most} workers, and the job has {self.nodes} x "
                 f"{self.tasks_per_node} tasks. Ask for more with --nodes or --tasks-per-node."
             )
-        if self.launcher == "srun" or self.in_each_worker:
+        if self.launcher == "srun":
             raise UsageError(
                 "--elastic needs hora run to start the workers: srun ends them all when one dies. Leave --launcher "
-                "srun out, or use one node and a container around hora run."
+                "srun out."
+            )
+        if self.in_each_worker:
+            raise UsageError(
+                f"--elastic needs hora run to start the workers, and with --container {self.container} on "
+                f"{self.nodes} x {self.tasks_per_node} srun starts a container for each, and ends all when one dies. "
+                "Ask for one node with an image of Apptainer's or Docker's, which goes around hora run, or leave "
+                "--container out."
             )
         own = hora_words(self.command)
         if own is not None and own[:1] != ("train",):

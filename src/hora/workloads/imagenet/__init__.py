@@ -1,1 +1,1 @@
-"""ImageNet: ResNets on JPEG pictures, as the reference study and Goyal et al. trained them."""
+"""ImageNet: ResNets on JPEG images, as the reference study and Goyal et al. trained them."""

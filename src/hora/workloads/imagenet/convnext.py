@@ -17,7 +17,7 @@ DROPPED = 0.1  # how often the last block is left out; those before it less, in 
 
 
 class Norm(nn.LayerNorm):
-    """Layer normalisation over the channels of a picture."""
+    """Layer normalisation over the channels of an image."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)

@@ -1,7 +1,7 @@
-"""Pictures as ImageNet's networks want them: cut out, resized, mirrored, in batches.
+"""Images as ImageNet's networks want them: cut out, resized, mirrored, in batches.
 
 The cuts are torchvision's: for training RandomResizedCrop and a mirror, for validation the shorter side resized and the
-centre. Random numbers come from (seed, epoch, sample), so a picture is the same whichever process makes it. Batches
+centre. Random numbers come from (seed, epoch, sample), so an image is the same whichever process makes it. Batches
 are bytes until they are on the trainer's device: a quarter of what floats would take on the way.
 """
 
@@ -30,7 +30,7 @@ Batch = tuple[Tensor, Tensor]  # (n, 3, size, size) bytes, (n) labels
 
 
 class Box(NamedTuple):
-    """A part of a picture."""
+    """A part of an image."""
 
     top: int
     left: int

@@ -34,7 +34,7 @@ def resnet(
     weight_decay: float = 0.0,
     decay_weights_only: bool = False,
 ) -> Any:
-    """A network of this name with fresh weights, from pictures, (n, size, size, 3), to scores, (n, classes).
+    """A network of this name with fresh weights, from images, (n, size, size, 3), to scores, (n, classes).
 
     Weights are drawn as torch's are, but for the classifier's biases, which begin at 0. ``weight_decay`` is of
     everything that is trained, or of kernels only.

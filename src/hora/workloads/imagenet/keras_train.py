@@ -1,4 +1,4 @@
-"""Trains a ResNet with Keras on ImageNet, or on any set of pictures in folders, tar shards or TFRecord shards. The five
+"""Trains a ResNet with Keras on ImageNet, or on any set of images in folders, tar shards or TFRecord shards. The five
 lines that make it distributed are marked ``# Hora``."""
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def optimizer_of(options: Options, model: Any, lr: float) -> Any:
 
 
 def prepared(batch: Batch, classes: int) -> tuple[Array, Array]:
-    """Pictures and labels as the model takes them."""
+    """Images and labels as the model takes them."""
     images, labels = arrays((normalised(batch[0]), batch[1]))
     return images, keras.utils.to_categorical(labels, classes)
 

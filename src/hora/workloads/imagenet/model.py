@@ -89,7 +89,7 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 
 
 class ResNet(nn.Module):
-    """A 7x7 stem, four stages of blocks, the mean over the picture, a linear classifier."""
+    """A 7x7 stem, four stages of blocks, the mean over the image, a linear classifier."""
 
     def __init__(self, architecture: Architecture, classes: int = 1000) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class ResNet(nn.Module):
 
 
 def _stage(block: type[BasicBlock | Bottleneck], inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Blocks of one width, the first of which may halve the picture."""
+    """Blocks of one width, the first of which may halve the image."""
     outputs = width * block.expansion
     return nn.Sequential(block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(blocks - 1)))
 

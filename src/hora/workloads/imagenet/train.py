@@ -1,4 +1,4 @@
-"""Trains a ResNet on ImageNet, or on any set of pictures in folders, tar shards or TFRecord shards.
+"""Trains a ResNet on ImageNet, or on any set of images in folders, tar shards or TFRecord shards.
 
 The loop is the reference study's with what it lacked: a sharded validation whose metrics are those of all workers, BN
 statistics that are saved as they were validated, and a run that resumes bit for bit. Its log lines and checkpoint

@@ -81,7 +81,7 @@ def random_batch(chosen: Benchmark, options: Options, rank: int, device: torch.d
     """The one batch that a worker trains on over and over.
 
     Horovod's is of normal numbers. TensorFlow's is of pixels around 127 with a deviation of 60, cut off at two of them,
-    and then brought to between -1 and 1, as its real pictures are; its highest label does not occur.
+    and then brought to between -1 and 1, as its real images are; its highest label does not occur.
 
     >>> images, labels = random_batch(benchmark("mnist"), Options(form="tf", batch=64), 0, torch.device("cpu"))
     >>> images.shape, images.abs().max() < 1, labels.max() < 9
