@@ -74,7 +74,13 @@ def test_a_name_that_is_not_known_is_answered_with_one_like_it(arguments: list[s
 def test_bare_hora_welcomes() -> None:
     done, asked = run_hora(), run_hora("--help")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout == asked.stdout
-    for word in ("hora doctor", "hora data make digits", "hora train mnist -np 2", "docs", "hora completion bash"):
+    for word in (
+        "hora doctor ",
+        "hora data make digits ",
+        "hora train mnist -np 2 --epochs 1 ",
+        "docs",
+        "hora completion bash",
+    ):
         assert word in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 

@@ -39,8 +39,8 @@ _COMMANDS = {
 
 _FIRST = (
     ("hora doctor", "check this machine"),
-    ("hora data make digits", "generate data, or 'hora data get mnist' for MNIST"),
-    ("hora train mnist -np 2", "train on two workers"),
+    ("hora data make digits", "generate data, or: hora data get mnist"),
+    ("hora train mnist -np 2 --epochs 1", "train on two workers"),
 )
 _NO_SUCH = re.compile("No such command '([^']+)'")
 
@@ -48,7 +48,7 @@ _NO_SUCH = re.compile("No such command '([^']+)'")
 class _Hora(LazyGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Getting started"):
-            formatter.write_dl(_FIRST)
+            formatter.write_dl(_FIRST, col_max=40)
         with formatter.section("Learn more"):
             formatter.write_dl(
                 [
