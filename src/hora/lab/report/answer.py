@@ -15,7 +15,7 @@ from hora.lab.report.label import about, labels
 from hora.lab.report.speed import number
 from hora.lab.report.sweeps import metric_of, varied
 from hora.lab.scaling.show import headlines
-from hora.lab.scaling.waterfall import above_ideal
+from hora.lab.scaling.waterfall import CROWDED, above_ideal
 from hora.lab.show import capital, gain_text
 from hora.text import count_text, plural, share_text
 
@@ -37,6 +37,7 @@ _LOST = {
     "data": "waiting for data takes",
     "pauses": "validation and checkpoints take",
 }
+_CROWDED = "other workers and processes cost"
 
 
 class ReportFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +185,10 @@ def _lost(parts: Sequence[Row]) -> str:
     found = {name: share for name, share in found.items() if name != "computing" and share >= _WORTH}
     if not found:
         return "; next to nothing of a step is lost"
+    crowded = any(part["title"] == CROWDED for part in parts)
+    words = {**_LOST, "company": _CROWDED} if crowded else _LOST
     told = [
-        f"{_LOST.get(name, name)} {share_text(found[name])}" for name in sorted(found, key=lambda name: -found[name])
+        f"{words.get(name, name)} {share_text(found[name])}" for name in sorted(found, key=lambda name: -found[name])
     ]
     return f"; of a step, {', '.join(told[:-1]) + ' and ' if len(told) > 1 else ''}{told[-1]}"
 
