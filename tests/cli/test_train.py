@@ -17,6 +17,7 @@ from tests.workloads.conftest import write_digits
 
 from hora.cli.train import train
 from hora.workloads import WORKLOADS, options_of
+from hora.workloads.run_checkpoints import RunCheckpoints
 
 TIMEOUT_S = 100.0
 
@@ -157,6 +158,16 @@ def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Pat
         assert torch.equal(found["model"][name], tensor), name
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [*range(1, 13), 12, *range(13, 25), 24]  # each once, and the epochs' own lines
+
+
+def test_a_run_that_is_there_is_refused_before_workers_are_started(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data" / "mnist", train=40, test=20)
+    keeper = RunCheckpoints(tmp_path / "runs" / "mnist")
+    keeper.save("epoch-0001.pt", lambda file: file.write(b"weights"), position=1, facts={})
+    done = run_hora("train", "mnist", "-np", "2", "--verbose", cwd=tmp_path, timeout_s=TIMEOUT_S)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("hora: there is a run in runs/mnist already, up to epoch-0001.pt."), done.stderr
+    assert done.stderr.count("\n") == 1  # --verbose says it if a worker is started, or ends
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

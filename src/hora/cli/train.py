@@ -226,6 +226,10 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     here = choice.on == "local"  # else every worker tries it on its own host
     if here:
         check_folder(options.workload, options.data_folder)
+        if options.resume == "no" and not options.overwrite and options.workload != "synthetic":
+            from hora.workloads.run_checkpoints import RunCheckpoints
+
+            RunCheckpoints(options.out_folder).choose("no", overwrite=False)  # refuses what workers would
         if options.framework == "torch" and options.device not in ("auto", "cpu"):
             from hora.workloads import devices
 

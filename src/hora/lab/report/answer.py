@@ -17,7 +17,7 @@ from hora.lab.report.sweeps import metric_of, varied
 from hora.lab.scaling.show import headlines
 from hora.lab.scaling.waterfall import CROWDED, above_ideal
 from hora.lab.show import capital, gain_text
-from hora.text import count_text, plural, share_text
+from hora.text import count_text, how_long, plural, share_text
 
 __all__ = ["ReportAnswer", "ReportFinding", "ReportSentence", "answer", "is_generated", "sentence"]
 
@@ -273,7 +273,7 @@ def _run(ran: ReportedRun) -> ReportSentence:
     if "val_accuracy" in result:
         accuracy = value_text("val_accuracy", result["val_accuracy"])
         epochs = float(result.get("epochs") or 0)
-        said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
+        said.append(f"{accuracy} validation accuracy after {how_long(epochs, number(result, 'steps'))}")
     if isinstance(result.get("images_per_s"), int | float):
         said.append(f"{count_text(float(result['images_per_s']))} images/s")
     return ReportSentence(sentence(", ".join(said) or "done"), lead, about(ran.file))
