@@ -70,7 +70,7 @@ def main() -> None:
     page = args.out / "report.html"
     hora("lab", "report", str(args.out), "-o", str(page), "--title", "MNIST on one worker and on two")
     show_waterfall(args.out / "scaling")
-    for picture in sorted((args.out / "report-plots").glob("*waterfall*.png"))[:1]:
+    for picture in sorted((args.out / "report-plots").glob("way-*.png"))[:1]:
         print(f"\nThe same as a picture: {picture.resolve()}")
     print(f"\nThe report is {page.resolve()}: open it in a browser.")
 

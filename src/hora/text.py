@@ -7,8 +7,8 @@ networks are.
 from __future__ import annotations
 
 __all__ = [
-    "count_text", "duration_text", "link_text", "micros_text", "plural", "rate_text", "ratio_text", "share_text",
-    "size_text", "time_text",
+    "count_text", "duration_text", "how_long", "link_text", "micros_text", "plural", "rate_text", "ratio_text",
+    "share_text", "size_text", "time_text",
 ]  # fmt: skip
 
 
@@ -108,6 +108,17 @@ def count_text(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def how_long(epochs: float, steps: float) -> str:
+    """How long a training was: in epochs, or in steps if there is not one whole epoch. ``steps``: nan if not known.
+
+    >>> how_long(2, 60), how_long(1.5, 45), how_long(0.0667, 2), how_long(0.5, float("nan"))
+    ('2 epochs', '1.5 epochs', '2 steps', '0.5 epochs')
+    """
+    if 0 < epochs < 1 and steps >= 0.5:
+        return plural(round(max(1, steps)), "step")
+    return f"{epochs:.3g} {'epoch' if epochs == 1 else 'epochs'}"
 
 
 def plural(count: float, one: str, many: str = "") -> str:

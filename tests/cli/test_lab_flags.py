@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from tests.launch.jobs import run_hora
+from tests.launch.jobs import clean_environment, run_hora
 
 from hora.cli.lab.flags import ExperimentFlags, experiment_flags
 from hora.errors import UsageError
@@ -30,6 +34,39 @@ def test_a_label_is_kept_in_the_record_and_by_a_resume(tmp_path: Path) -> None:
     assert open_experiment(tmp_path / "made").label == "before the change"
     CliRunner().invoke(small, [*place, "--label", "after it"])
     assert open_experiment(tmp_path / "made").label == "after it"
+
+
+def test_a_terminal_that_vanishes_does_not_end_an_experiment(tmp_path: Path) -> None:
+    """As when an ssh connection breaks: what is written to it fails with EIO."""
+    master, slave = pty.openpty()
+    program = f"""
+import os, select
+from pathlib import Path
+from hora.cli.progress import say
+from hora.lab import records
+gone = select.poll()
+gone.register(1, 0)
+with records.experiment("sweep", "t", {{}}, Path({str(tmp_path / "x")!r}), Path({str(tmp_path)!r})) as book:
+    say("1/2 one")
+    assert gone.poll(60_000)
+    say("2/2 two")
+    book.rows = [{{"workers": 1}}]
+print("a table")
+"""
+    job = subprocess.Popen(
+        [sys.executable, "-c", program], env=clean_environment(), stdin=slave, stdout=slave, stderr=slave,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        assert b"1/2 one" in os.read(master, 100)
+        os.close(master)
+        assert job.wait(60) == 0
+    finally:
+        job.kill()
+        job.wait()
+    found = open_experiment(tmp_path / "x")
+    assert found.state == "done" and found.rows == [{"workers": 1}]
 
 
 @pytest.mark.parametrize(

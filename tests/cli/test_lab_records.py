@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 from tests.lab.records.made_up import write_experiment, write_outcome, write_run
+from tests.lab.report import samples
 
 from hora.cli.main import main
 
@@ -68,6 +69,38 @@ def _listed(hora: Hora, runs: Path, *words: str) -> list[dict[str, str]]:
     hora("list", "--runs", runs, "--json", runs / "list.json", *words)
     found: list[dict[str, str]] = json.loads((runs / "list.json").read_text())
     return found
+
+
+def test_a_list_with_long_words_fits_a_narrow_terminal(
+    hora: Hora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is cut rather than the header broken; --json has it whole."""
+    monkeypatch.setenv("COLUMNS", "80")
+    write_experiment(tmp_path / "above", kind="a-kind-that-nobody-knows", rows=[{"workers": 12, "efficiency": 1.42}])
+    write_run(tmp_path / "run")
+    found = _listed(hora, tmp_path)
+    said = hora("list", "--runs", tmp_path)
+    assert found[0]["result"] == "above ideal (142 %) on 12: not comparable"
+    lines = [line for line in said.out.splitlines() if not line.startswith("    /")]
+    assert len(lines) == 3 and max(map(len, lines)) <= 80, said.out
+    assert lines[0].split()[-1] == "result" and "above ideal" in said.out and "…" in said.out
+
+
+def test_a_scaling_experiment_is_shown_as_it_was_told(hora: Hora, tmp_path: Path) -> None:
+    said = hora("show", samples.scaling(tmp_path / "scaling", timeline=False))
+    assert said.code == 0, said.err
+    for text in ("mnist, weak scaling, 1 thread a worker", "speed-up", "limit", "From ideal to measured, 2 workers",
+                 "Bottleneck: rank 1 is late.", "It takes 12 % of a step; gain: up to 11 %"):  # fmt: skip
+        assert text in said.out, text
+    assert "speed-up low" not in said.out and said.out.index("From ideal") < said.out.index("Bottleneck")
+    assert "images/s: over the median step" in said.out
+
+
+def test_throughput_and_quality_are_shown_as_they_were_told(hora: Hora, tmp_path: Path) -> None:
+    said = hora("show", samples.throughput(tmp_path / "throughput"))
+    assert said.code == 0 and "Best: 4 workers x 1 thread, batch" in said.out and "of it" in said.out, said.out
+    said = hora("show", samples.quality(tmp_path / "quality"))
+    assert said.code == 0 and "vs one" in said.out and "batch: of all workers" in said.out, said.out
 
 
 def test_list_says_what_is_corrupt_and_the_rest(hora: Hora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,16 @@ def test_wrong_usage(arguments: list[str], named: str) -> None:
         (["data", "get", "mnits"], "Did you mean 'mnist'?"),
         (["bench", "allreduse"], "Did you mean 'allreduce'?"),
         (["train", "mnist", "--epoch", "2"], "--epochs"),
+        (["lab", "sweep", "mnist", "--grid", "lrr=1"], "mnist has no option 'lrr'. Did you mean 'lr'?"),
+        (["lab", "scaling", "synthetic", "--set", "modl=mnist"], "Did you mean 'model'?"),
+        (["lab", "scaling", "synthetic", "--set", "model=mnst"], "mnist, "),
+        (["lab", "scaling", "synthetic", "--set", "model=mnst"], "Did you mean 'mnist'?"),
+        (["lab", "sweep", "mnist", "--grid", "network=horovd"], "it can be tensorflow, horovod. Did you"),
+        (["completion", "bsh"], "Did you mean 'bash'"),
+        (["completion"], "Choose from bash, zsh, fish."),
+        (["lab", "scaling", "mnist", "--framework", "keras"], "Give it as --set framework=keras."),
+        (["lab", "sweep", "mnist", "--save-every=2"], "Give it as --set save-every=2."),
+        (["submit", "-np", "4", "python", "a.py"], "--nodes, and on each of them --tasks-per-node"),
         (["-np", "2", "python", "train.py"], "hora run -np 2 python train.py"),
     ],
 )
@@ -74,7 +84,13 @@ def test_a_name_that_is_not_known_is_answered_with_one_like_it(arguments: list[s
 def test_bare_hora_welcomes() -> None:
     done, asked = run_hora(), run_hora("--help")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout == asked.stdout
-    for word in ("hora doctor", "hora data make digits", "hora train mnist -np 2", "docs", "hora completion bash"):
+    for word in (
+        "hora doctor ",
+        "hora data make digits ",
+        "hora train mnist -np 2 --epochs 1 ",
+        "docs",
+        "hora completion bash",
+    ):
         assert word in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 

@@ -208,6 +208,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("-np 2 --host-discovery-script ./d true", 3, "--host-discovery-script"),
     ("-np 2 no_such_program --flag", 3, "'no_such_program'"),
     ("-np 2 missing.py", 3, "'missing.py'"),
+    ("-np 2 python -u missing.py --lr 1", 3, "the script 'missing.py' does not exist here"),
     ("-np 2 ./missing/thing", 3, "'./missing/thing'"),
     ("-np 2 /etc/passwd", 3, "'/etc/passwd' is not executable"),
     ("-np 2 /", 3, "'/'"),

@@ -14,6 +14,7 @@ from tests.lab.report import samples
 from tests.launch.jobs import on_terminal, run_hora
 from tests.screen import screen
 from tests.timeline import traces
+from tests.workloads.conftest import write_digits
 
 from hora.data.make.textures import make_textures
 
@@ -49,11 +50,16 @@ COMMANDS = {
     ),
 }
 _LAB = ["synthetic", "--set", "model=mnist_horovod", "--workers", "1,2", "--batch", "4", "--repeats", "1"]
+_SMALL = ["mnist", "--set", "network=horovod", "--set", "data=digits", "--set", "batch=8"]
 LONG = {
     "gradients": (["bench", "gradients", "--rounds", "1", "--against", "none"], 0, "161 gradients"),
     "launch": (["bench", "launch", "--rounds", "1"], 0, "import torch"),
     "bench train": (["bench", "train", "--models", "mnist", "--rounds", "1", "--against", "none"], 0, "MNIST CNN"),
     "scaling": (["lab", "scaling", *_LAB, "--steps", "10"], 0, "Bottleneck:"),
+    "quality": (["lab", "quality", *_SMALL, "--workers", "2", "--factors", "linear", "--seeds", "1", "--epochs", ".5"],
+                0, "for 2 steps"),
+    "sweep": (["lab", "sweep", *_SMALL, "--grid", "lr=0.01,0.1", "--epochs", "1"], 0, "accuracy"),
+    "elastic": (["lab", "elastic", *_SMALL, "--kills", "1", "--every", "1s", "--steps", "40"], 0, "goodput"),
     "throughput": (["lab", "throughput", *_LAB, "--steps", "10"], 0, "images/s"),
     "train": (["train", "synthetic", "--model", "mnist_horovod", "--batch", "4", "--max-steps", "8", "--overwrite"], 0,
               "Total img/sec"),
@@ -73,6 +79,7 @@ def place(tmp_path: Path) -> Path:
     late = [traces.op("g", [1000 * step, 1000 * step + 600], 1000 * step + 600, 1000 * step + 700) for step in range(9)]
     traces.hora(tmp_path / "t.json", late, 0)
     traces.hora(tmp_path / "t.rank1.json", late, 1)
+    write_digits(tmp_path / "digits", train=32, test=20)
     make_textures(tmp_path / "pictures", samples=8, val=4, classes=2, size=16)
     (tmp_path / "bin").mkdir()
     for client in ("npm", "apt-get"):  # the real ones decide themselves how long to try a network that is not there

@@ -17,6 +17,7 @@ from tests.workloads.conftest import write_digits
 
 from hora.cli.train import train
 from hora.workloads import WORKLOADS, options_of
+from hora.workloads.run_checkpoints import RunCheckpoints
 
 TIMEOUT_S = 100.0
 
@@ -157,3 +158,41 @@ def test_two_workers_are_asked_to_leave_and_go_on_to_the_same_bits(tmp_path: Pat
         assert torch.equal(found["model"][name], tensor), name
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [*range(1, 13), 12, *range(13, 25), 24]  # each once, and the epochs' own lines
+
+
+def test_a_run_that_is_there_is_refused_before_workers_are_started(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data" / "mnist", train=40, test=20)
+    keeper = RunCheckpoints(tmp_path / "runs" / "mnist")
+    keeper.save("epoch-0001.pt", lambda file: file.write(b"weights"), position=1, facts={})
+    done = run_hora("train", "mnist", "-np", "2", "--verbose", cwd=tmp_path, timeout_s=TIMEOUT_S)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("hora: there is a run in runs/mnist already, up to epoch-0001.pt."), done.stderr
+    assert done.stderr.count("\n") == 1  # --verbose says it if a worker is started, or ends
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_says_where_the_run_stopped_and_how_to_continue(tmp_path: Path, workers: str) -> None:
+    """And nothing of where it met each worker, unless that is asked for."""
+    write_digits(tmp_path / "data" / "mnist", train=240, test=20)
+    arguments = ("train", "mnist", "-np", workers, "--batch", "10", "--epochs", "4000")
+    shown = on_terminal(*arguments, interrupt_at="epoch 3/4000  step", cwd=tmp_path, timeout_s=TIMEOUT_S, columns=300)
+    assert shown.exit_code == 130 and "Traceback" not in shown.text and "KeyboardInterrupt" not in shown.text, (
+        shown.text
+    )
+    *_, stopped, last = screen(shown.text, columns=300).strip().splitlines()
+    assert stopped == "hora: stopped by SIGINT; all workers have ended"
+    found = re.fullmatch(
+        r"hora: stopped at epoch (\d+)/4000, step (\d+); the last checkpoint is (\S+); continue with: hora (.*)", last
+    )
+    assert found, last
+    epoch, step = int(found[1]), int(found[2])
+    assert epoch >= 3 and step // (24 // int(workers)) in (epoch - 1, epoch)
+    assert (tmp_path / found[3]).exists() and found[4].split() == [*arguments, "--resume", "auto"]
+
+
+def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data" / "mnist", train=240, test=20)
+    arguments = ("train", "mnist", "-np", "2", "--batch", "10")
+    shown = on_terminal(*arguments, "--verbose", interrupt_at="hora: ", cwd=tmp_path, timeout_s=TIMEOUT_S)
+    assert shown.exit_code == 130 and "Traceback" not in shown.text, shown.text
+    assert shown.text.splitlines()[-1] == "hora: stopped before the first step"

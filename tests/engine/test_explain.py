@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hora.engine.explain import compact_ranks, explain_mismatch, explain_unfit, suspicious_lines
+from hora.engine.explain import compact_ranks, explain_left, explain_mismatch, explain_unfit, suspicious_lines
 from hora.engine.request import Request, TensorSpec
 from hora.types import DType, Kind, ReduceOp, Reduction
 
@@ -16,6 +16,12 @@ BASE = Request(Kind.ALLREDUCE, "allreduce.x", (TensorSpec(DType.FLOAT32, (3, 2))
 
 def changed(**fields: Any) -> Request:
     return msgspec.structs.replace(BASE, line="train.py:9", **fields)
+
+
+@pytest.mark.parametrize(("name", "uneven"), [("allreduce.gradients.0.bucket.1", True), ("allreduce.x", False)])
+def test_only_what_is_of_a_step_may_be_of_uneven_data(name: str, uneven: bool) -> None:
+    said = explain_left(name, [1])
+    assert ("hvd.join()" in said) is uneven and said.lower().endswith("look at what rank 1 did last.")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_demo_compares_and_writes_the_report(tmp_path: Path) -> None:
     assert [line.split()[0] for line in table if line.split()[:2] in (["1", "64"], ["2", "64"])] == ["1", "2"]
     assert "Bottleneck: " in said
     page = tmp_path / "runs" / "demo" / "report.html"
+    picture = page.with_name("report-plots") / "way-scaling-weak.png"
+    assert f"The same as a picture: {picture}" in said.splitlines() and picture.stat().st_size > 1000
     assert said.splitlines()[-1] == f"The report is {page}: open it in a browser."
     assert "From ideal to measured, 2 workers" in said[said.index("lab report") :], "the waterfall is the end"
     assert "2 workers" in page.read_text() and (tmp_path / "runs" / "demo" / "report-plots" / "speed-up.png").exists()

@@ -12,6 +12,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,15 +54,17 @@ class Shown(NamedTuple):
 
 
 def on_terminal(
-    *arguments: str | Path, columns: int = 80, timeout_s: float = 60.0, cwd: Path | None = None, **environment: str
-) -> Shown:
-    """``hora …`` to its end, on a terminal of its own, as a person runs it."""
+    *arguments: str | Path, columns: int = 80, timeout_s: float = 60.0, cwd: Path | None = None,
+    interrupt_at: str = "", **environment: str,
+) -> Shown:  # fmt: skip
+    """``hora …`` to its end, on a terminal of its own, as a person runs it; who presses Ctrl-C when a text appears."""
     reading, writing = pty.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     with os.fdopen(reading, "rb", buffering=0) as terminal:
         process = subprocess.Popen(
             hora(*arguments), env=clean_environment(**{"TERM": "xterm-256color", **environment}), cwd=cwd,
             stdin=writing, stdout=writing, stderr=writing, start_new_session=True,
+            preexec_fn=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0) if interrupt_at else None,
         )  # fmt: skip
         os.close(writing)
         late = threading.Timer(timeout_s, process.kill)
@@ -70,6 +73,9 @@ def on_terminal(
         try:
             while data := terminal.read(1 << 16):
                 text += data
+                if interrupt_at and interrupt_at.encode() in text:
+                    os.write(terminal.fileno(), b"\x03")
+                    interrupt_at = ""
         except OSError:  # EIO: nobody holds the other end any more
             pass
         finally:

@@ -86,3 +86,10 @@ def test_json(tmp_path: Path) -> None:
     assert document["findings"][0]["kind"] == "straggler"
     assert [clock["how"] for clock in document["clocks"]] == ["reference", "arrivals", "arrivals"]
     assert document["numbers"]["ranks"][0]["steps"] == 8
+
+
+def test_what_several_files_have_for_advice_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(BadData) as refused:
+        report.make([tmp_path / "a.json", tmp_path / "b.json"])
+    said = str(refused.value)
+    assert "a.json" in said and "b.json" in said and said.count("Give the files that the workers wrote") == 1

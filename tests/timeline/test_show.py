@@ -36,7 +36,7 @@ def test_the_words(tmp_path: Path) -> None:
     text = printed(files, 200)
     assert "Bottleneck: rank 1 is late." in text
     assert (
-        "The others wait for rank 1 40 % of the time. It is the last at 100 % of 10 operations, then by 40.0 ms" in text
+        "The others wait for rank 1 40 % of the time. It is the last at 100 % of 8 operations, then by 40.0 ms" in text
     )
     assert "In 8 of 8 steps it is the one most waited for, 40.0 ms a step" in text
     assert "all ranks recorded the same arrivals" in text

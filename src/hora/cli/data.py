@@ -192,12 +192,12 @@ def stage(source: Path, folder: Path | None, wait_s: float, json_file: Path | No
 
     from hora.data.private import make_private
     from hora.data.stage import stage as bring
-    from hora.text import size_text
+    from hora.text import plural, size_text
 
     place = folder or make_private(Path(tempfile.gettempdir(), f"{getpass.getuser()}-staged"))
     with ConsoleReporter() as console:
         staged = bring(source, place, reporter=console, wait_s=wait_s)
-    what = f"{staged.files:,} files, {size_text(staged.nbytes)}"
+    what = f"{plural(staged.files, 'file')}, {size_text(staged.nbytes)}"
     by = " by another process" if staged.by_other else ""
     said = {"there": "there already" if not by else f"brought here{by}"}.get(staged.how, staged.how)
     click.echo(fitted(f"{source}: {said}; {what}, in {staged.seconds:.1f} s", sys.stderr), err=True)

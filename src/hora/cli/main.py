@@ -39,16 +39,17 @@ _COMMANDS = {
 
 _FIRST = (
     ("hora doctor", "check this machine"),
-    ("hora data make digits", "generate data, or 'hora data get mnist' for MNIST"),
-    ("hora train mnist -np 2", "train on two workers"),
+    ("hora data make digits", "generate data, or: hora data get mnist"),
+    ("hora train mnist -np 2 --epochs 1", "train on two workers"),
 )
+_NOT_ONE_OF = re.compile("'([^']+)' is not one of (.*)", re.DOTALL)
 _NO_SUCH = re.compile("No such command '([^']+)'")
 
 
 class _Hora(LazyGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Getting started"):
-            formatter.write_dl(_FIRST)
+            formatter.write_dl(_FIRST, col_max=40)
         with formatter.section("Learn more"):
             formatter.write_dl(
                 [
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(error.ctx.get_help(), err=True)
         code = 2
     except click.ClickException as error:
-        code = _refuse(_words(error), 2)
+        code = _refuse(_words(error, sys.argv[1:] if arguments is None else arguments), 2)
     except (UsageError, BadData, DamagedCheckpoint) as error:
         code = _refuse(str(error), 2)
     except EnvironmentUnfit as error:
@@ -121,16 +122,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _words(error: click.ClickException) -> str:
+def _words(error: click.ClickException, typed: Sequence[str]) -> str:
     """What click has to say, with a name that is like the one it does not know, and where to look further."""
     text, ctx = error.format_message(), error.ctx if isinstance(error, click.UsageError) else None
+    text = re.sub(r"Choose from:\s+(.*)", lambda found: f"Choose from {' '.join(found[1].split())}.", text, flags=re.S)
     if ctx is None:
         return text
     if isinstance(ctx.command, click.Group) and (unknown := _NO_SUCH.match(text)):
         text = f"No such command '{unknown[1]}'.{did_you_mean(unknown[1], ctx.command.list_commands(ctx))}"
-    elif ctx.parent is None and isinstance(error, click.NoSuchOption) and error.option_name.startswith(("-n", "--n")):
-        text += " To start workers, use 'hora run -np 2 python train.py'."
+    elif isinstance(error, click.NoSuchOption):
+        if ctx.parent is None and error.option_name.startswith(("-n", "--n")):
+            text += " To start workers, use 'hora run -np 2 python train.py'."
+        elif ctx.command.name == "submit" and error.option_name.startswith("-n"):
+            text += " A job has --nodes, and on each of them --tasks-per-node workers."
+        elif given := _as_set(error.option_name, ctx, typed):
+            text = f"No such option '{error.option_name}'. Give it as {given}."
+    elif isinstance(error, click.BadParameter) and (unknown := _NOT_ONE_OF.search(text)):
+        text += did_you_mean(unknown[1], re.findall("'([^']+)'", unknown[2]))
     return f"{text}\nTry '{ctx.command_path} --help'."
+
+
+def _as_set(option: str, ctx: click.Context, typed: Sequence[str]) -> str:
+    """How an option of the workload is given to a command that takes it with --set; empty if it is none."""
+    from hora.workloads import WORKLOADS, options_of
+
+    workload = next((word for word in typed if word in WORKLOADS), "")
+    name = option.lstrip("-").replace("-", "_")
+    if not workload or not any(parameter.name == "sets" for parameter in ctx.command.params):
+        return ""
+    if name not in options_of(workload).__struct_fields__:
+        return ""
+    at = next((place for place, word in enumerate(typed) if word.partition("=")[0] == option), len(typed))
+    value = typed[at].partition("=")[2] if at < len(typed) else ""
+    if not value and at + 1 < len(typed) and not typed[at + 1].startswith("-"):
+        value = typed[at + 1]
+    return f"--set {name.replace('_', '-')}={value or 'VALUE'}"
 
 
 def _leave(code: int) -> NoReturn:

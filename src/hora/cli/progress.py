@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +16,17 @@ __all__ = ["say", "waiting"]
 
 
 def say(line: str) -> None:
-    """A line, broken between words where a terminal ends."""
-    click.echo(fitted(line, sys.stderr), err=True)
+    """A line, broken between words where a terminal ends. If the terminal is gone there is none from now on: what is
+    measured and recorded goes on."""
+    try:
+        click.echo(fitted(line, sys.stderr), err=True)
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.EPIPE):
+            raise
+        gone, nowhere = os.fstat(2).st_rdev, os.open(os.devnull, os.O_WRONLY)  # a lost terminal says it is none
+        for fd in (1, 2) if gone and os.fstat(1).st_rdev == gone else (2,):
+            os.dup2(nowhere, fd)
+        os.close(nowhere)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def _resolve(command: tuple[str, ...]) -> tuple[str, ...]:
         if not path.is_file():
             raise EnvironmentUnfit(f"the script {program!r} does not exist here ({Path.cwd()}). Check the path.")
         return (sys.executable, *command)
+    if re.fullmatch(r"python[\d.]*", path.name) and (script := _script(command[1:])) and not Path(script).is_file():
+        raise EnvironmentUnfit(f"the script {script!r} does not exist here ({Path.cwd()}). Check the path.")
     if shutil.which(program) is None:
         if path.is_file():
             raise EnvironmentUnfit(
@@ -166,6 +169,16 @@ def _resolve(command: tuple[str, ...]) -> tuple[str, ...]:
             )
         raise EnvironmentUnfit(f"the command {program!r} was not found. Check its name, or PATH.")
     return command
+
+
+def _script(words: Sequence[str]) -> str:
+    """The script that a Python with these arguments runs; empty if that is no file, or cannot be told.
+
+    >>> _script(["-u", "train.py", "--lr", "1"]), _script(["-m", "train.py"]), _script(["-c", "print()"])
+    ('train.py', '', '')
+    """
+    first = next((word for word in words if not re.fullmatch("-[bBdEIiOPqRsSuvx]+", word)), "")
+    return first if first.endswith(".py") else ""
 
 
 def _environment(given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, str]:

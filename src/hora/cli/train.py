@@ -3,9 +3,12 @@ options; the work is in ``hora.workloads``."""
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
@@ -14,7 +17,7 @@ from click.core import ParameterSource
 
 from hora.cli import elastic, workers
 from hora.errors import UsageError
-from hora.workloads import WORKLOADS, WorkloadOptions, options_of
+from hora.workloads import WORKLOADS, WorkloadOptions, folder, options_of
 from hora.workloads.missing import check_folder
 
 __all__ = ["STARTERS", "read_options", "train"]
@@ -131,7 +134,12 @@ def _train(workload: str, given: Mapping[str, Any]) -> int:
     from hora.workloads.start import train_here
 
     check_folder(options.workload, options.data_folder)
-    return train_here(options, threads=_threads(options) if options.logical_workers else 0)
+    began = folder.now()
+    try:
+        return train_here(options, threads=_threads(options) if options.logical_workers else 0)
+    except KeyboardInterrupt:
+        workers.say(_stopped(options, began))
+        raise
 
 
 def _threads(options: WorkloadOptions) -> int:
@@ -218,6 +226,10 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     here = choice.on == "local"  # else every worker tries it on its own host
     if here:
         check_folder(options.workload, options.data_folder)
+        if options.resume == "no" and not options.overwrite and options.workload != "synthetic":
+            from hora.workloads.run_checkpoints import RunCheckpoints
+
+            RunCheckpoints(options.out_folder).choose("no", overwrite=False)  # refuses what workers would
         if options.framework == "torch" and options.device not in ("auto", "cpu"):
             from hora.workloads import devices
 
@@ -239,10 +251,43 @@ def _launch(options: WorkloadOptions, given: Mapping[str, Any]) -> int:
     if choice.why:
         workers.say(choice.why)
     workers.warn_if_crowded(choice)
+    began = folder.now()
     try:
         verdict = supervise(job) if chosen is None else supervise_elastic(job, chosen.elastic).verdict
     finally:
         if bar:
             bar.close()
     workers.tell(verdict, go_on="continue with --resume auto", explained=(0, 2, 3))
+    if verdict.interrupted_by is signal.SIGINT:
+        workers.say(_stopped(options, began))
     return verdict.exit_code
+
+
+def _stopped(options: WorkloadOptions, began: str) -> str:
+    """Where a run that was interrupted is, by its record, and how to continue it. ``began``: when it was started; an
+    older record is of another run."""
+    from hora.checkpoint import CheckpointStore
+    from hora.workloads.run_record import read_lines
+
+    run, (steps, epochs) = folder.earlier(options.out_folder), read_lines(options.out_folder)
+    if run is None or run.started < began or not (steps or epochs):
+        return "stopped before the first step"
+    last = max((lines[-1] for lines in (steps, epochs) if lines), key=lambda line: line["step"])
+    place = f"stopped at epoch {int(last['epoch']) + 1}/{math.ceil(options.epochs)}, step {last['step']}"
+    saved = CheckpointStore(options.out_folder).latest()
+    if saved is None:
+        return f"{place}; no checkpoint was written yet"
+    return f"{place}; the last checkpoint is {saved.path}; continue with: {_again(sys.argv[1:])}"
+
+
+def _again(words: Sequence[str]) -> str:
+    """The command that continues the run that another has begun.
+
+    >>> _again(["train", "mnist", "-np", "2", "--overwrite", "--resume", "old.pt"])
+    'hora train mnist -np 2 --resume auto'
+    """
+    kept = [
+        word for before, word in zip(["", *words], words, strict=False)
+        if before != "--resume" and word not in ("--overwrite", "--resume") and not word.startswith("--resume=")
+    ]  # fmt: skip
+    return shlex.join(["hora", *kept, "--resume", "auto"])

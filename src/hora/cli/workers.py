@@ -181,7 +181,11 @@ def tell(verdict: JobResult, *, go_on: str, explained: Sequence[int] = ()) -> No
     leaving = verdict.exit_code == PREEMPTED_EXIT_CODE
     first = verdict.first
     if first is None or leaving or verdict.interrupted_by is not None or verdict.exit_code in explained:
-        _tell_last_words(verdict.last_words, len(verdict.tails))
+        asked = verdict.interrupted_by is signal.SIGINT  # where Ctrl-C met each worker says nothing
+        kept = {
+            rank: said for rank, said in verdict.last_words.items() if not (asked and failure.is_interruption(said))
+        }
+        _tell_last_words(kept, len(verdict.tails))
     if verdict.exit_code in explained:
         return
     if leaving:

@@ -20,6 +20,7 @@ __all__ = [
     "explain_mismatch",
     "explain_unfit",
     "given_up",
+    "is_gradient",
     "lost",
     "note_uneven",
     "suspicious_lines",
@@ -66,12 +67,24 @@ def explain_left(name: str, left: Iterable[int]) -> str:
     """
     left = list(left)
     who, have = compact_ranks(left), "has" if len(left) == 1 else "have"
+    uneven_data = (
+        f"If {who} had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many "
+        "(drop_last=True); else look"
+    )
     return (
         f"'{name}' cannot be done: {who} {have} shut Hora down without submitting it.\n"
         "All members of its process set have to take part.\n"
-        f"If {who} had fewer batches, let every rank call hvd.join() after its last one, or give all ranks as many "
-        f"(drop_last=True); else look at what {who} did last."
+        f"{uneven_data if is_gradient(name) else 'Look'} at what {who} did last."
     )
+
+
+def is_gradient(name: str) -> bool:
+    """Whether an operation is of a training step: only there may some ranks have more batches than others.
+
+    >>> is_gradient("allreduce.gradients.0.bucket.1"), is_gradient("allreduce.x")
+    (True, False)
+    """
+    return "gradients" in name.split(".")
 
 
 def uneven(steps: int) -> str:

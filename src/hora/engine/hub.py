@@ -42,7 +42,6 @@ _log = logging.getLogger("hora.hub")
 _STATUS_WAIT_S = 0.3  # how long a dropped connection waits for the launcher to say how its process ended
 _FAR_STATUS_WAIT_S = 0.6  # the same where the launcher has to hear of it from another host
 _HANDSHAKE_S = 10.0
-_OTHERS = 512  # descriptors of a process that are not connections to workers
 _FRAME_S = 30.0
 _BACKLOG_BYTES = 64 * 2**20
 _REASON_CHARACTERS = 4096
@@ -81,7 +80,7 @@ class Hub:
         self, size: int, *, host: str = "localhost", secret: bytes | None = None, gathering: Gathering | None = None
     ) -> None:
         self._size, self._host = size, host
-        room_for_descriptors(_OTHERS + 2 * size)  # each worker has a connection, and its process is watched
+        room_for_descriptors(512 + 2 * size)  # a connection to each worker and its process, beside what else there is
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
         self._clients: dict[int, _Client] = {}  # by launched rank
         self._unidentified: set[_Client] = set()  # connected, but no Hello yet
@@ -493,11 +492,9 @@ class Hub:
         for client in {*self._clients.values(), *self._unidentified, *self._disconnected.values()}:
             if client.lost_at is None:
                 client.endpoint.close()
-            if client.pidfd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(client.pidfd)
+            with contextlib.suppress(OSError):
+                os.close(client.pidfd)
         for segment in self._segments.values():
             segment.close()
-        self._selector.close()
-        self._wake_in.close()
-        self._wake_out.close()
+        for end in (self._wake_in, self._wake_out, self._selector):
+            end.close()

@@ -352,8 +352,11 @@ def _set_up_logging(settings: Settings, rank_: int) -> None:
 
 def _leave_last_words(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An exception ends this process: the others will want to know which, and the user without Hora's own frames."""
+    full = env.flag(env.environ(), "FULL_TRACEBACK")
+    if kind is KeyboardInterrupt and not full and env.find(env.environ(), "SIZE") == 1:
+        return  # the launcher says it; of several workers it also leaves out what they say
     try:
-        text = told(error, full=env.flag(env.environ(), "FULL_TRACEBACK"))
+        text = told(error, full=full)
     except Exception:  # whatever is wrong with it, Python prints it
         _excepthook_before(kind, error, trace)
         return

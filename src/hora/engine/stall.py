@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hora.config.settings import Settings
 from hora.engine.backend import Pending, RankState, Snapshot
-from hora.engine.explain import compact_ranks
+from hora.engine.explain import compact_ranks, is_gradient
 
 __all__ = [
     "SilentRank",
@@ -234,7 +234,7 @@ def _deadlock_text(pending: Sequence[Pending]) -> str:
 
 def _if_uneven(pending: Iterable[Pending]) -> list[str]:
     """What to try if it is the gradients of a step that not everybody takes."""
-    if any("gradients" in p.name.split(".") for p in pending):
+    if any(is_gradient(p.name) for p in pending):
         return ["If some ranks have fewer batches, let every rank call hvd.join() after its last one."]
     return []
 

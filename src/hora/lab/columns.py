@@ -73,6 +73,8 @@ _KNOWN: dict[str, tuple[str, Unit | None, str]] = {
     "limit_images_per_s": ("limit, images/s", Unit.PER_S, "limit"),
     "in_step_images_per_s": ("in step, images/s", Unit.PER_S, "in step"),
     "steady_images_per_s": ("steady images/s", Unit.PER_S, "steady"),
+    "images_per_s_interval": ("images/s, ±", Unit.PER_S, ""),
+    "images_per_s_per_worker": ("images/s a worker", Unit.PER_S, ""),
     "images_per_s_study": ("images/s, study's formula", Unit.PER_S, "study"),
     "published_images_per_s": ("published images/s", Unit.PER_S, "images/s"),
     "low": ("from", Unit.PER_S, ""),

@@ -13,10 +13,14 @@ from typing import TextIO
 from hora.launch.host.ending import Ending, how_it_ended
 from hora.launch.output import Tail
 
-__all__ = ["Ending", "adds_nothing", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence", "show"]
+__all__ = [
+    "Ending", "adds_nothing", "exit_code", "explain", "first_failure", "how_it_ended", "is_consequence",
+    "is_interruption", "show",
+]  # fmt: skip
 
 # An exception that says that another rank has gone.
 _CONSEQUENCE = re.compile(r"^(?:hora\.errors\.)?(?:PeerLostError|ShutDownError)\b")
+_INTERRUPTION = re.compile(rb"^(?:KeyboardInterrupt\b|hora: this rank ends too: )", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _FEW_LINES, _MANY_LINES = 20, 60
 
@@ -45,6 +49,17 @@ def is_consequence(tail: Tail) -> bool:
     """Whether a worker's last words say that it lost another one. (Which lines are a message and which a traceback
     cannot be told: the message may quote the other one's traceback.)"""
     return any(map(_CONSEQUENCE.match, tail.lines("stderr")))
+
+
+def is_interruption(said: bytes) -> bool:
+    """Whether a worker's last words only say that it was interrupted, or that it lost one that was.
+
+    >>> is_interruption(b"Traceback (most recent call last):\\nKeyboardInterrupt\\n"), is_interruption(b"OSError: full")
+    (True, False)
+    """
+    return bool(_INTERRUPTION.search(said)) or any(
+        map(_CONSEQUENCE.match, said.decode("utf-8", "replace").splitlines())
+    )
 
 
 def first_failure(endings: Sequence[Ending], tails: Mapping[int, Tail]) -> Ending | None:

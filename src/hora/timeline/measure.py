@@ -3,8 +3,8 @@
 **Steps.** A step ends where a name is submitted again. Names that come much more or less often than the one that moves
 most bytes, and those of Hora's own talk, do not count: they are of start-up, of an epoch's end, or several a step. The
 first step of Hora's optimizer has other names than those after it, and ends with its roll call. With four steps or more
-the first is left out (it holds start-up) and so is the last (its computation is not in the file); so are fusion and
-tensors of them.
+the first is left out (it holds start-up) and so is the last (its computation is not in the file), in all that is told:
+who is late, how data moves, fusion and tensors too.
 
 **Exposed communication.** A timeline knows when a worker submitted an operation and when that ended, not when the
 worker stood still. After the last submission of a step nothing is left to hide behind, as ``optimizer.step()`` waits
@@ -106,7 +106,7 @@ def measure(tracks: Sequence[Track]) -> Numbers:
     >>> mine.window_us, mine.steps, mine.wait_us, mine.move_us, mine.idle_us, mine.wait_for_us
     (600, 3, 180, 120, 300, {1: 180})
     >>> numbers.late[1].last, numbers.late[1].of, numbers.late[1].median_us, numbers.late[1].wait_us
-    (5, 5, 60.0, 180)
+    (3, 3, 60.0, 180)
     """
     named = {rank for track in tracks for op in track.everything for rank in op.ticks}
     world = sorted(named | {track.rank for track in tracks})
@@ -126,16 +126,19 @@ def measure(tracks: Sequence[Track]) -> Numbers:
             ranks.append(time)
             gaps += found if rank in own else []
     operations = [op for track in tracks for op in track.operations]
-    mine = next((time for time in ranks if time.rank == reference.rank), None)
-    steady = _steady(moved[reference.rank], mine) if mine is not None else moved[reference.rank]
-    late = _late(world, tracks, ranks)
+    times = {time.rank: time for time in ranks}
+    looked_at = {
+        rank: _steady(found, times[rank]) if rank in times else found for rank, found in moved.items()
+    }  # fmt: skip
+    mine, steady = times.get(reference.rank), looked_at[reference.rank]
+    late = _late(world, looked_at.values(), ranks)
     lengths = [gap.length_us for gap in gaps]
     return Numbers(
         ranks=ranks,
         world=world,
         late=late,
         arrivals_known=any(entry.of for entry in late) or len(world) == 1,
-        kinds=_kinds(moved[reference.rank]),
+        kinds=_kinds(steady),
         fusion=_fusion(steady, mine.steps if mine is not None else 0),
         tensors=_tensors(steady),
         gaps=sorted(gaps, key=lambda gap: -gap.length_us)[:5],
@@ -263,18 +266,17 @@ def _p90(values: Sequence[float]) -> float:
     return sorted(values)[int(0.9 * (len(values) - 1))] if values else 0.0
 
 
-def _late(world: list[int], tracks: Sequence[Track], ranks: list[RankTime]) -> list[Late]:
+def _late(world: list[int], moved: Iterable[list[TimelineBatch]], ranks: list[RankTime]) -> list[Late]:
     by_last: dict[int, list[int]] = {rank: [] for rank in world}
     seen: set[tuple[str, int]] = set()
     known = 0
-    for track in tracks:
-        for op in track.operations:
-            if len(op.ticks) < 2 or (op.name, op.round) in seen:
-                continue
-            seen.add((op.name, op.round))
-            known += 1
-            last = last_of(op)
-            by_last[last].append(op.ticks[last] - min(op.ticks.values()))
+    for op in (op for one in moved for batch in one for op in batch.operations):
+        if len(op.ticks) < 2 or (op.name, op.round) in seen:
+            continue
+        seen.add((op.name, op.round))
+        known += 1
+        last = last_of(op)
+        by_last[last].append(op.ticks[last] - min(op.ticks.values()))
     return [
         Late(
             rank=rank,

@@ -60,6 +60,7 @@ def make(paths: Sequence[Path]) -> TimelineReport:
         tracks = max(found.values(), key=lambda each: sum(len(track.operations) for track in each.values()))
     else:
         tracks = next(iter(found.values()), {})
+    problems = _advice_once(problems)
     with_operations = any(track.operations for track in tracks.values())
     if not with_operations:
         stuck = [op for track in tracks.values() for op in track.unfinished]
@@ -80,6 +81,20 @@ def make(paths: Sequence[Path]) -> TimelineReport:
         notes=[*_generations(found, ordered[0].generation), *_notes(ordered, numbers)],
         problems=problems,
     )
+
+
+def _advice_once(problems: Sequence[str]) -> list[str]:
+    """What several have for advice stands with the last of them.
+
+    >>> _advice_once(["no a. Give it.", "no b. Give it."])
+    ['no a.', 'no b. Give it.']
+    """
+    told, advice = [], set()
+    for problem in reversed(problems):
+        what, _, change = problem.partition(". ")
+        told.append(f"{what}." if change in advice else problem)
+        advice.add(change)
+    return told[::-1]
 
 
 def _generations(found: Mapping[int, Mapping[int, Track]], shown: int) -> list[str]:

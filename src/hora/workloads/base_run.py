@@ -24,7 +24,7 @@ from hora.errors import HostsUpdatedInterrupt, UsageError
 from hora.schedule import LearningRatePlan
 from hora.workloads import agree, progress
 from hora.workloads.clock import StepClock
-from hora.workloads.folder import RunNote, earlier
+from hora.workloads.folder import RunNote, earlier, now
 from hora.workloads.metrics import Means
 from hora.workloads.options import WorkloadOptions
 from hora.workloads.order import SampleOrder
@@ -78,7 +78,7 @@ class BaseRun(ABC):
         self._facts = {"workload": options.workload, "samples": plan.samples, **dict(facts or {}), **options.alike()}
         self._is_first, self._size = False, session.size()
         self._order = SampleOrder(plan.samples, workers, options)
-        self._clock, self._began = StepClock(), time.monotonic()
+        self._clock, self._began, self._began_at = StepClock(), time.monotonic(), now()
         self._turns = Turns.wanted(options.max_steps, self._rest)
         self._pauses: dict[str, list[float]] = {"validation": [], "save": []}  # seconds of each
         self._trained = 0.0  # when the steps of this epoch were done
@@ -454,6 +454,7 @@ class BaseRun(ABC):
             emulated_workers=self._total if self._total != self._size else 0,
             hosts=session.engine().world.cross_size,
             threads=self._threads(),
+            began=self._began_at,
             earlier=earlier(self.options.out_folder) if session.is_elastic() and session.generation() > 1 else None,
         )
 

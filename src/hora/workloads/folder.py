@@ -103,8 +103,10 @@ class RunNote:
         hosts: int = 1,
         threads: int = 0,
         earlier: RunFile | None = None,
+        began: str = "",
     ) -> None:
-        """With ``earlier``, continue the record of another worker of the same elastic job, which was lost."""
+        """``began``: when the run did, if that was not now. With ``earlier``, continue the record of another worker of
+        the same elastic job, which was lost."""
         self._path = options.out_folder / FILE
         self._file = RunFile(
             workload=options.workload,
@@ -117,7 +119,7 @@ class RunNote:
             **environment(),
             command=list(sys.orig_argv),
             pid=os.getpid(),
-            started=now(),
+            started=began or now(),
         )
         if earlier is not None:
             self._file.workers, self._file.emulated_workers = earlier.workers, earlier.emulated_workers

@@ -109,6 +109,8 @@ class RunCheckpoints:
         try:
             saved = self._store.save(name, write, position=position, facts=facts)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says
+            if isinstance(error.__context__, KeyboardInterrupt):  # and Ctrl-C too: its file is not whole then
+                raise error.__context__ from None
             raise EnvironmentUnfit(
                 f"the checkpoint {self.folder / name} could not be written: {error}. The previous version is "
                 "unchanged. Free some space, or give another folder with --out; then continue with --resume auto."

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from hora.errors import UsageError
+from hora.errors import UsageError, did_you_mean
 from hora.workloads import options_of
 
-__all__ = ["field_of", "settings"]
+__all__ = ["field_of", "settings", "why_not"]
 
 _BOOLS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -36,8 +36,27 @@ def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
         try:
             found[name] = msgspec.convert(value, hint, strict=False)
         except msgspec.ValidationError as error:
-            raise UsageError(f"--set {text}: {error}. See 'hora train {workload} --help'.") from None
+            why = why_not(error, value, hint)
+            raise UsageError(f"--set {text}: {why}See 'hora train {workload} --help'.") from None
     return found
+
+
+def why_not(error: msgspec.ValidationError, value: str, hint: Any) -> str:
+    """What is wrong with a value; of one of a few, which they are."""
+    choices = _choices(hint)
+    if not choices:
+        return f"{error}. "
+    return f"it can be {', '.join(choices)}.{did_you_mean(value, choices)} "
+
+
+def _choices(hint: Any) -> list[str]:
+    """
+    >>> _choices(Annotated[Literal["a", "b"], "note"]), _choices(int)
+    (['a', 'b'], [])
+    """
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return list(map(str, get_args(hint))) if get_origin(hint) is Literal else []
 
 
 def field_of(workload: str, word: str, given: str) -> tuple[str, Any]:
@@ -49,5 +68,6 @@ def field_of(workload: str, word: str, given: str) -> tuple[str, Any]:
     name = word.strip().lstrip("-").replace("-", "_")
     hints = get_type_hints(options_of(workload), include_extras=True)
     if name not in options_of(workload).__struct_fields__:
-        raise UsageError(f"{given}: {workload} has no option {word!r}. See 'hora train {workload} --help'.")
+        like = did_you_mean(name, options_of(workload).__struct_fields__)
+        raise UsageError(f"{given}: {workload} has no option {word!r}.{like} See 'hora train {workload} --help'.")
     return name, hints[name]

@@ -63,6 +63,14 @@ def test_an_experiment_from_begin_to_end(tmp_path: Path, instead: list[str]) -> 
     assert instead == ["a in trials", "b in trials"] and set(book.outcomes) == {"a", "b"}
 
 
+def test_the_command_is_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However hora was started: `python -m hora` has the path of a file there."""
+    monkeypatch.setattr(sys, "argv", ["/some/where/hora/__main__.py", "lab", "scaling", "mnist"])
+    with records.experiment("scaling", "mnist", {}, tmp_path / "a", tmp_path) as book:
+        pass
+    assert records.open_experiment(book.folder).command == ["hora", "lab", "scaling", "mnist"]
+
+
 def test_two_in_one_second_have_two_folders(tmp_path: Path) -> None:
     folders = set()
     for _ in range(3):

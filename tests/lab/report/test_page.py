@@ -108,7 +108,7 @@ def test_it_fits_every_screen(browser: Browser, width: int, dark: bool) -> None:
     over = f"{inside}.filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))"
     browser.wait_for(f"{over}.length === 0")
     tables = "[...document.querySelectorAll('.scroll')].filter(box => box.clientWidth)"
-    browser.wait_for(f"{tables}.every(box => box.scrollWidth <= box.clientWidth + 1)")  # no table scrolls either
+    browser.wait_for(f"{tables}.every(box => box.scrollWidth <= box.clientWidth)")  # no table scrolls either
     cards = browser.value(f"{tables}.filter(box => box.classList.contains('cards')).length")
     assert (cards > 0) == (width < 1300)  # on a phone, lists of cards; on a desk, tables
     browser.look()

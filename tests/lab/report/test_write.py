@@ -21,6 +21,7 @@ from hora.lab.report import answer, methods, render, write
 from hora.lab.report.charts import Figure
 from hora.lab.report.gather import gather
 from hora.lab.scaling.show import waterfall_lines
+from hora.lab.scaling.waterfall import CROWDED
 from hora.lab.trial import Trial
 from hora.schedule import LearningRatePlan
 from hora.workloads.folder import RunFile, read_json
@@ -56,6 +57,16 @@ def test_the_answer_comes_first_and_has_the_figures_of_the_record(tmp_path: Path
     assert [(finding.title, finding.gain) for finding in said.findings] == [
         ("Rank 1 is late", "gain: up to 11 % less time a step")
     ]
+
+
+def test_other_processes_are_named_as_the_waterfall_names_them(tmp_path: Path) -> None:
+    folder = samples.scaling(tmp_path / "scaling")
+    content = json.loads((folder / "experiment.json").read_text())
+    for part in content["rows"][1]["waterfall"]:
+        part["title"] = CROWDED if part["part"] == "contention" else part["title"]
+    (folder / "experiment.json").write_text(json.dumps(content))
+    said = str(answer.answer(gather([folder])).words[0])
+    assert "other workers and processes cost 4.2 %" in said and "beside it" not in said
 
 
 def test_scaling_is_drawn_beside_the_ideal_and_the_study(tmp_path: Path) -> None:

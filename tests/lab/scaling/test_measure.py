@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hora.lab import records
 from hora.lab.scaling import measure
 from hora.lab.scaling.series import series
+from hora.lab.scaling.show import print_findings
 from hora.lab.throughput.cores import FullestHost
 from hora.lab.throughput.grid import GridSetup
 from hora.lab.trial import Trial, TrialOutcome, turns
@@ -61,6 +64,31 @@ def test_rows_have_all_three_references_and_the_waterfall(tmp_path: Path, monkey
     }  # fmt: skip
     assert sum(part["share"] for part in two["waterfall"]) == pytest.approx(1.0, abs=1e-5)
     assert not two["above_ideal"] and not two["slower_than_one"] and two["link"] is None
+
+
+@pytest.mark.parametrize(("others", "titled"), [(0.1, False), (0.6, True)])
+def test_other_processes_that_the_verdict_names_are_in_the_waterfall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float, titled: bool
+) -> None:
+    monkeypatch.setattr("hora.lab.throughput.measure.TrialRunner.others", lambda self: others)
+    book, _ = measured(tmp_path, monkeypatch)
+    titles = [part["title"] for part in book.rows[1]["waterfall"]]
+    assert ("contention: other workers and processes" in titles) is titled
+    assert any(found["title"] == "other processes use this machine" for found in book.findings) is titled
+
+
+@pytest.mark.parametrize(
+    ("change", "takes"),
+    [
+        ("End them, and measure again: up to 33 % less time a step", "It takes 33 % of a step."),
+        ("Look at the link", "It takes 33 % of a step; gain: up to 33 % less time a step."),
+    ],
+)
+def test_the_gain_is_said_once(change: str, takes: str) -> None:
+    out = Console(file=io.StringIO(), width=100)
+    print_findings(out, [{"kind": "machine", "title": "t", "what": "w", "change": change, "share": 0.33, "gain": 0.33}])
+    said = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
+    assert said == f"Bottleneck: t. w. Change: {change}. {takes}"
 
 
 def test_findings_agree_with_the_waterfall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -95,7 +94,7 @@ class ExperimentFlags(NamedTuple):
         """The record, with the label; says what to do next if the experiment is interrupted."""
         from hora.lab import records
 
-        with records.experiment(kind, title, options, self.folder(), self.runs, sys.argv) as book:
+        with records.experiment(kind, title, options, self.folder(), self.runs) as book:
             if label := click.get_current_context().meta.get(_LABEL):
                 book.content.label = label
                 book.write()

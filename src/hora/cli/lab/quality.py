@@ -68,7 +68,7 @@ def command(
     from hora.lab.quality.measure import check, measure, refuse_exact
     from hora.lab.quality.trials import QualitySetup, cells, trials
     from hora.lab.records.files import TRIALS
-    from hora.lab.show import console, fitted
+    from hora.lab.show import console
     from hora.lab.throughput.cores import cores
     from hora.lab.trial.cost import samples_in
     from hora.lab.trial.parallel import run_parallel
@@ -111,12 +111,7 @@ def command(
             run_parallel([each for _, _, each in trials(setup)], book.folder / TRIALS, given_hosts, say, result_text)
         measure(setup, book, say, minutes=limits, basis=basis)
     screen = console()
-    screen.print(fitted(show.table(book.rows, title), screen, ("time", "epoch", "top-5", "final", "n")))
-    if (made := show.budgets(book.rows)) is not None:
-        screen.print(made)
-    screen.print()
-    show.print_findings(screen, book.findings)
-    screen.print()
+    show.print_results(screen, book.rows, book.findings, title)
     lab.finish(book, screen)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hora.errors import BadData, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hora.lab.records.files import Experiment
 
 __all__ = ["compare_command", "list_command", "show_command"]
 
@@ -53,7 +59,7 @@ def show_command(folder: Path, json_file: Path | None) -> None:
     problems = []
     try:
         if isinstance(found, Experiment):
-            show.print_experiment(console(), found, folder if folder.is_dir() else folder.parent)
+            show.print_experiment(console(), found, folder if folder.is_dir() else folder.parent, _results(found))
         else:
             show.print_run(console(), found)
     except BadData as error:  # all else has been shown
@@ -90,6 +96,23 @@ def compare_command(folders: tuple[Path, ...], json_file: Path | None) -> None:
     made = compare.compare(found)
     show.print_comparison(console(), made)
     _finish(json_file, made, problems)
+
+
+def _results(found: Experiment) -> Callable[[Console], None] | None:
+    """What prints the results of an experiment as the command that has made it does, if it is more than a table."""
+    if found.kind == "scaling":
+        from hora.lab.scaling.show import print_results as scaling
+
+        return lambda out: scaling(out, found.rows, found.findings, str(found.options["workload"]))
+    if found.kind == "throughput":
+        from hora.lab.throughput.show import print_results as throughput
+
+        return lambda out: throughput(out, found.rows, found.title, int(found.host["cores"]))
+    if found.kind == "quality":
+        from hora.lab.quality.show import print_results as quality
+
+        return lambda out: quality(out, found.rows, found.findings, found.title)
+    return None
 
 
 def _finish(json_file: Path | None, document: Any, problems: list[str]) -> None:

@@ -78,7 +78,7 @@ def command(
     """
     from hora.lab.scaling import measure, show
     from hora.lab.scaling.series import series
-    from hora.lab.show import console, fitted
+    from hora.lab.show import console
     from hora.lab.throughput.cores import survey
     from hora.lab.throughput.grid import GridSetup
     from hora.lab.throughput.strategies import parse
@@ -115,21 +115,5 @@ def command(
     with lab.book("scaling", f"{workload}: scaling", given) as book:
         measure.measure(job, wanted, book, say, fullest_host, pauses=pauses, try_advice=try_advice)
     screen = console()
-    for mode in modes:
-        rows = [row for row in book.rows if row["mode"] == mode]
-        screen.print(fitted(show.table(rows, _title(workload, mode, threads)), screen, show.EXPENDABLE))
-        for line in show.headlines(rows):
-            screen.print(line, highlight=False, markup=False, soft_wrap=True)
-        if told := [row for row in rows if row["strategy"] == "hora"]:
-            show.print_waterfall(screen, told[-1])
-        show.print_findings(screen, [finding for finding in book.findings if finding["mode"] == mode])
-        screen.print()
+    show.print_results(screen, book.rows, book.findings, workload)
     lab.finish(book, screen)
-
-
-def _title(workload: str, mode: Mode, threads: int) -> str:
-    """
-    >>> _title("mnist", "weak", 1)
-    'mnist, weak scaling, 1 thread a worker'
-    """
-    return f"{workload}, {mode} scaling, {threads} thread{'s' if threads > 1 else ''} a worker"

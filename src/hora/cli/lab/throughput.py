@@ -47,9 +47,8 @@ def command(
     Every point is shown with its limit, the same processes without communication, measured in the same run.
     Throughput is that of steady steps; the result of the reference study's own formula is beside it.
     """
-    from hora.lab.show import console, fitted, wrapped
+    from hora.lab.show import console
     from hora.lab.throughput import measure, show
-    from hora.lab.throughput.best import best
     from hora.lab.throughput.cores import cores, fair_threads
     from hora.lab.throughput.grid import TRANSPORTS, GridPoint, GridSetup, points
     from hora.lab.throughput.strategies import parse
@@ -75,7 +74,5 @@ def command(
     with lab.book("throughput", title, given) as book:
         measure.measure(job, grid, book, say)
     screen = console()
-    screen.print(fitted(show.table(book.rows, title), screen, show.EXPENDABLE))
-    for line in best(book.rows, cores()):
-        wrapped(screen, f"{line[0].upper()}{line[1:]}.")
+    show.print_results(screen, book.rows, title, cores())
     lab.finish(book, screen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hora.errors import EnvironmentUnfit, UsageError
@@ -14,8 +15,9 @@ from hora.lab.records.progress import Progress
 from hora.lab.throughput.cores import LoadMonitor
 from hora.lab.throughput.measure import failures
 from hora.lab.trial import TrialOutcome
+from hora.lab.trial.cost import steps_of
 from hora.predict.calibration import Basis
-from hora.text import plural
+from hora.text import how_long, plural
 
 __all__ = ["LEARNING", "check", "measure", "step_time"]
 
@@ -95,11 +97,11 @@ def step_time(basis: Basis) -> table.StepTime:
 def methods(setup: QualitySetup, minutes: Sequence[float], basis: Basis | None) -> list[str]:
     """How the figures were measured."""
     recipe = setup.recipe
-    seeds = len(setup.seeds)
+    seeds, one = len(setup.seeds), recipe.options(cells(setup)[0].factor, 1)
     of = f"{plural(seeds, 'seed')}, and ± their standard deviation" if seeds > 1 else "one seed, which has no interval"
     notes = [
         f"every factor changes one thing against one worker, which trains a batch of "
-        f"{recipe.options(cells(setup)[0].factor, 1).batch} for {plural(recipe.epochs, 'epoch')}; each row is of {of}",
+        f"{one.batch} for {how_long(recipe.epochs, steps_of(one, 1, setup.samples))}; each row is of {of}",
         *(f"left out: {_why(setup, cell, same)}" for cell, same in twins(setup).items()),
     ]
     counts = sorted({cell.workers for cell in cells(setup)})
@@ -114,7 +116,7 @@ def methods(setup: QualitySetup, minutes: Sequence[float], basis: Basis | None) 
     if odd:
         told = ", ".join(f"{name} is {text}" for name, text in odd.items())
         notes.append(
-            f"warm-ups take the share of {plural(recipe.epochs, 'epoch')} that they take of the study's 90: {told}; "
+            f"warm-ups take the share of {how_long(recipe.epochs, math.nan)} that they take of the study's 90: {told}; "
             "one of fewer than 3 epochs rises at every step"
         )
     if any(factor.parts > 1 for factor in setup.factors):

@@ -12,7 +12,17 @@ from hora.lab.columns import value_text
 from hora.lab.show import Field, Row, capital, titled
 from hora.terminal import caption
 
-__all__ = ["budgets", "print_findings", "table", "top1_text", "workers_text"]
+__all__ = ["budgets", "print_findings", "print_results", "table", "top1_text", "workers_text"]
+
+
+def print_results(out: Console, rows: Sequence[Row], findings: Sequence[Row], title: str) -> None:
+    """All there is to show of an experiment, also of one from its record: the tables and the findings."""
+    out.print(show.fitted(table(rows, title), out, ("time", "epoch", "top-5", "final", "n")))
+    if (made := budgets(rows)) is not None:
+        out.print(made)
+    out.print()
+    print_findings(out, findings)
+    out.print()
 
 
 def top1_text(row: Row) -> str:

@@ -145,7 +145,7 @@ def _begin(
         title=title,
         label=before.label if before else "",
         options=dict(options),
-        command=list(sys.argv if command is None else command),
+        command=["hora", *sys.argv[1:]] if command is None else list(command),
         pid=os.getpid(),
         started=before.started if before else run_folder.now(),
         **run_folder.environment(),

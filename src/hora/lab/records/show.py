@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,15 @@ def print_list(out: Console, lines: Sequence[RecordSummary], runs: Path) -> None
         return
     heads = ["when", "kind", "workload", "workers", "state", "result"]
     cells = [
-        [when(line.started), line.kind or "?", line.workload, line.workers, line.state, line.result] for line in lines
+        [when(line.started), _cut(line.kind or "?", 12), _cut(line.workload, 16), line.workers, line.state, line.result]
+        for line in lines
     ]
     widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(len(heads))]
+    widths[-1] = min(widths[-1], max(len(heads[-1]), out.width - sum(widths[:-1]) - 2 * len(widths[:-1])))
+    cells = [[*row[:-1], _cut(row[-1], widths[-1])] for row in cells]
     room = out.width - sum(widths) - 2 * len(widths)
-    out.print(f"[bold]{'  '.join(map(str.ljust, heads, widths))}  folder[/bold]", soft_wrap=True)
+    heading = "  ".join(map(str.ljust, heads, widths)) + ("  folder" if room >= len("folder") else "")
+    out.print(f"[bold]{heading.rstrip()}[/bold]", soft_wrap=True)
     for row, line in zip(cells, lines, strict=True):
         texts = [escape(text.ljust(width)) for text, width in zip(row, widths, strict=True)]
         texts[3] = row[3].rjust(widths[3])
@@ -72,6 +76,14 @@ def print_list(out: Console, lines: Sequence[RecordSummary], runs: Path) -> None
         out.print(f"{text}  {escape(line.folder)}" if fits else text.rstrip(), soft_wrap=True)
         if not fits:
             out.print(f"    {escape(line.folder)}", soft_wrap=True)
+
+
+def _cut(text: str, width: int) -> str:
+    """
+    >>> _cut("efficiency 80 % on 2", 12), _cut("done", 12)
+    ('efficiency …', 'done')
+    """
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 # ---- a run ----
@@ -196,8 +208,12 @@ def _epochs(out: Console, lines: Sequence[Mapping[str, Any]]) -> None:
 # ---- an experiment ----
 
 
-def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
-    """An experiment. BadData, after all else, if the outcome of a trial is incomplete."""
+def print_experiment(
+    out: Console, found: Experiment, folder: Path, results: Callable[[Console], None] | None = None
+) -> None:
+    """An experiment. BadData, after all else, if the outcome of a trial is incomplete. ``results`` prints rows and
+    findings as experiments of its kind do; without it, or where the record lacks something for that, they are printed
+    as they are."""
     _title(out, f"{found.kind}: {found.title}", state_of(found), found.error)
     _pairs(out, "", {
         **({"label": found.label} if found.label else {}),
@@ -210,6 +226,29 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
         for name, value in found.options.items() if not isinstance(value, dict) and value_text(name, value) != ""
     })  # fmt: skip
     _pairs(out, "Environment", _environment(found))
+    if not (found.rows and results is not None and _printed(out, results)):
+        _results_as_they_are(out, found)
+    if found.notes:
+        out.print()
+        for note in found.notes:
+            _say(out, note)
+    problems = _trials(out, found, folder)
+    if problems:
+        raise BadData("\n".join(problems))
+
+
+def _printed(out: Console, results: Callable[[Console], None]) -> bool:
+    """Whether all of it could be printed; else nothing is."""
+    with out.capture() as shown:
+        try:
+            results(out)
+        except (KeyError, TypeError, ValueError):  # of an older Hora, or of an experiment that was ended early
+            return False
+    out.file.write(f"\n{shown.get()}")
+    return True
+
+
+def _results_as_they_are(out: Console, found: Experiment) -> None:
     if found.rows:
         out.print()
         out.print(_rows(found.rows))
@@ -220,13 +259,6 @@ def print_experiment(out: Console, found: Experiment, folder: Path) -> None:
                 _say(out, f"{label}{str(finding[name]).rstrip('.')}.", 2)
         if finding.get("gain"):
             _say(out, f"Gain: up to {share_text(finding['gain'])} less time a step.", 2)
-    if found.notes:
-        out.print()
-        for note in found.notes:
-            _say(out, note)
-    problems = _trials(out, found, folder)
-    if problems:
-        raise BadData("\n".join(problems))
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -15,9 +15,9 @@ from hora.lab.report.label import about, labels
 from hora.lab.report.speed import number
 from hora.lab.report.sweeps import metric_of, varied
 from hora.lab.scaling.show import headlines
-from hora.lab.scaling.waterfall import above_ideal
+from hora.lab.scaling.waterfall import CROWDED, above_ideal
 from hora.lab.show import capital, gain_text
-from hora.text import count_text, plural, share_text
+from hora.text import count_text, how_long, plural, share_text
 
 __all__ = ["ReportAnswer", "ReportFinding", "ReportSentence", "answer", "is_generated", "sentence"]
 
@@ -37,6 +37,7 @@ _LOST = {
     "data": "waiting for data takes",
     "pauses": "validation and checkpoints take",
 }
+_CROWDED = "other workers and processes cost"
 
 
 class ReportFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +185,10 @@ def _lost(parts: Sequence[Row]) -> str:
     found = {name: share for name, share in found.items() if name != "computing" and share >= _WORTH}
     if not found:
         return "; next to nothing of a step is lost"
+    crowded = any(part["title"] == CROWDED for part in parts)
+    words = {**_LOST, "contention": _CROWDED} if crowded else _LOST
     told = [
-        f"{_LOST.get(name, name)} {share_text(found[name])}" for name in sorted(found, key=lambda name: -found[name])
+        f"{words.get(name, name)} {share_text(found[name])}" for name in sorted(found, key=lambda name: -found[name])
     ]
     return f"; of a step, {', '.join(told[:-1]) + ' and ' if len(told) > 1 else ''}{told[-1]}"
 
@@ -270,7 +273,7 @@ def _run(ran: ReportedRun) -> ReportSentence:
     if "val_accuracy" in result:
         accuracy = value_text("val_accuracy", result["val_accuracy"])
         epochs = float(result.get("epochs") or 0)
-        said.append(f"{accuracy} validation accuracy after {epochs:.3g} epoch{'' if epochs == 1 else 's'}")
+        said.append(f"{accuracy} validation accuracy after {how_long(epochs, number(result, 'steps'))}")
     if isinstance(result.get("images_per_s"), int | float):
         said.append(f"{count_text(float(result['images_per_s']))} images/s")
     return ReportSentence(sentence(", ".join(said) or "done"), lead, about(ran.file))

@@ -11,6 +11,7 @@ import msgspec
 from hora.errors import BadData
 from hora.lab.records import ExperimentWriter
 from hora.lab.scaling import advice, waterfall
+from hora.lab.scaling.computing import CROWDED
 from hora.lab.scaling.evidence import Evidence, Pauses, RunConditions, divide
 from hora.lab.scaling.series import Series
 from hora.lab.scaling.verdict import faster, findings
@@ -170,7 +171,7 @@ def _rows(job: GridSetup, series: Series, pools: Pools, extra: _Extra | None = N
                 "share_of_limit": plain(ratio(pool.speed_draws, limit.speed_draws).value),
                 "above_ideal": point.workers > 1 and waterfall.above_ideal(efficiency.value),
                 "slower_than_one": point.workers > 1 and speed_up.high < 1,
-                "waterfall": waterfall.plain(seen.parts) if seen is not None else None,
+                "waterfall": _waterfall(seen) if seen is not None else None,
                 "link": _link(seen) if seen is not None else None,
                 **pool.facts(),
             }
@@ -195,6 +196,10 @@ def _by_node(rows: list[dict[str, Any]], hosts: str) -> list[dict[str, Any]]:
         times = row["images_per_s"] / full["images_per_s"] if known else None
         row |= {"nodes": count, "node_speed_up": times, "node_efficiency": times / count if times else None}
     return rows
+
+
+def _waterfall(seen: Evidence) -> list[Mapping[str, Any]]:
+    return waterfall.plain(seen.parts, crowded=seen.conditions.others >= CROWDED)
 
 
 def _link(seen: Evidence) -> dict[str, Any] | None:

@@ -12,11 +12,26 @@ from hora.lab import show
 from hora.lab.columns import value_text
 from hora.lab.show import WIDTH, Field, Row, gain_text, titled
 from hora.lab.throughput.show import not_done, several
-from hora.text import link_text, share_text, time_text
+from hora.text import link_text, plural, share_text, time_text
 
-__all__ = ["EXPENDABLE", "headlines", "print_findings", "print_waterfall", "table", "waterfall_lines"]
+__all__ = ["headlines", "print_findings", "print_results", "print_waterfall", "table", "waterfall_lines"]
 
-EXPENDABLE = ("data", "ideal", "limit", "in step", "90 %")  # the first to go if there is no room
+_EXPENDABLE = ("data", "ideal", "limit", "in step", "90 %")  # the first to go if there is no room
+
+
+def print_results(out: Console, rows: Sequence[Row], findings: Sequence[Row], workload: str) -> None:
+    """All there is to show of an experiment, also of one from its record: a table, the waterfall and the findings of
+    each mode."""
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        mine = [row for row in rows if row["mode"] == mode]
+        title = f"{workload}, {mode} scaling, {plural(mine[0]['threads'], 'thread')} a worker"
+        out.print(show.fitted(table(mine, title), out, _EXPENDABLE))
+        for line in headlines(mine):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+        if told := [row for row in mine if row.get("strategy", "hora") == "hora"]:
+            print_waterfall(out, told[-1])
+        print_findings(out, [finding for finding in findings if finding["mode"] == mode])
+        out.print()
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
@@ -127,7 +142,9 @@ def _ms(value: float) -> str:
 def print_findings(console: Console, found: Sequence[Row]) -> None:
     """The bottleneck and what else is worth a change, in words; of one mode."""
     for number, finding in enumerate(found):
-        takes = f"It takes {share_text(finding['share'])} of a step; {gain_text(finding)}"
+        takes = f"It takes {share_text(finding['share'])} of a step"
+        if f"{share_text(finding['gain'])} less" not in finding["change"]:  # else that has been said
+            takes += f"; {gain_text(finding)}"
         console.print()
         titled(
             console, f"{'Also' if number else 'Bottleneck'}: {finding['title']}.", finding["what"],

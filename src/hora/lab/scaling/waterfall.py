@@ -50,6 +50,7 @@ PARTS = {
     "data": "waiting for data",
     "pauses": "validation and checkpoints",
 }
+CROWDED = "contention: other workers and processes"  # the same part, where other processes had much of the machine
 ABOVE = 0.02  # so much more than ideal may be chance; more is not believed
 
 
@@ -121,12 +122,13 @@ def above_ideal(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 1 + ABOVE
 
 
-def plain(found: Sequence[Part]) -> list[Mapping[str, Any]]:
-    """The parts as the record has them."""
+def plain(found: Sequence[Part], *, crowded: bool = False) -> list[Mapping[str, Any]]:
+    """The parts as the record has them. ``crowded``: other processes used so much of the machine that the verdict
+    names them."""
     return [
         {
             "part": each.part,
-            "title": each.title,
+            "title": CROWDED if crowded and each.part == "contention" else each.title,
             "ms": round(1e3 * each.seconds, 4) if math.isfinite(each.seconds) else None,
             "share": round(each.share, 6) if math.isfinite(each.share) else None,
         }

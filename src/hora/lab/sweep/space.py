@@ -17,7 +17,7 @@ import msgspec
 from hora.errors import UsageError
 from hora.lab.records.words import PLACES
 from hora.workloads import options_of
-from hora.workloads.settings import field_of
+from hora.workloads.settings import field_of, why_not
 
 __all__ = [
     "Choice",
@@ -123,8 +123,8 @@ def _value(workload: str, name: str, text: str, flag: str) -> Any:
         value = msgspec.convert(text, hint, strict=False)
     except msgspec.ValidationError as error:
         numeric = "got `str`" in str(error) and ("float" in str(error) or "int" in str(error))
-        why = f"{text!r} is no number" if numeric else str(error)
-        raise UsageError(f"{flag} {name}={text}: {why}. See 'hora train {workload} --help'.") from None
+        why = f"{text!r} is no number. " if numeric else why_not(error, text, hint)
+        raise UsageError(f"{flag} {name}={text}: {why}See 'hora train {workload} --help'.") from None
     if (isinstance(value, float) and not math.isfinite(value)) or (name == WORKERS and value < 1):
         raise UsageError(f"{flag} {name}={text}: that is no number to train with. Give another.")
     return value

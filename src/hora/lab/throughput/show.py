@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 
 from hora.lab import show
 from hora.lab.columns import value_text
 from hora.lab.show import Field, Row
+from hora.lab.throughput.best import best
 
-__all__ = ["EXPENDABLE", "not_done", "several", "table"]
+__all__ = ["EXPENDABLE", "not_done", "print_results", "several", "table"]
 
 EXPENDABLE = ("CPU", "study", "first", "memory", "90 %")  # the first to go if there is no room
+
+
+def print_results(out: Console, rows: Sequence[Row], title: str, cores: int) -> None:
+    """All there is to show of an experiment, also of one from its record: the table, and which point is the best."""
+    out.print(show.fitted(table(rows, title), out, EXPENDABLE))
+    for line in best(rows, cores):
+        show.wrapped(out, f"{show.capital(line)}.")
 
 
 def table(rows: Sequence[Row], title: str) -> Table:

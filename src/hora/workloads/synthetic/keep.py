@@ -23,8 +23,8 @@ __all__ = ["SyntheticRecord"]
 class SyntheticRecord:
     """The record of a run, which the first worker keeps."""
 
-    def __init__(self, options: Options, plan: LearningRatePlan, turns: Turns | None = None) -> None:
-        self._plan, self._turns = plan, turns
+    def __init__(self, options: Options, plan: LearningRatePlan, turns: Turns | None, began: str) -> None:
+        self._plan, self._turns, self._began = plan, turns, began
         self._step = 0
         self.result: Mapping[str, Any] = {}
         self._record: RunRecord | None
@@ -36,7 +36,7 @@ class SyntheticRecord:
             return None, None
         threads = torch.get_num_threads()
         return RunRecord(options.out_folder), RunNote(
-            options, self._plan, workers=hvd.size(), hosts=hvd.cross_size(), threads=threads
+            options, self._plan, workers=hvd.size(), hosts=hvd.cross_size(), threads=threads, began=self._began
         )
 
     def each(self, step: Callable[[], float]) -> Callable[[], float]:

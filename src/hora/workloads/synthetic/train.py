@@ -13,6 +13,7 @@ from torch import nn
 import hora.torch as hvd
 from hora.workloads import devices
 from hora.workloads.agree import same, say
+from hora.workloads.folder import now
 from hora.workloads.precision import Precision
 from hora.workloads.run import compression
 from hora.workloads.strategy import distributed
@@ -29,7 +30,7 @@ Step = Callable[[], float]  # one training step, done when it returns; its loss
 
 def train(options: Options) -> dict[str, Any]:
     """Measure as the options say; the figures."""
-    began = time.perf_counter()
+    began, at = time.perf_counter(), now()
     hvd.init()  # Hora 1: this process is one worker of many
     same({"workload": options.workload, "model": options.model, "batch": options.batch, "form": options.form})
     device = devices.of_this_worker(options.device)
@@ -58,7 +59,7 @@ def train(options: Options) -> dict[str, Any]:
         precision.step(optimizer)
         return loss.item()  # waits for the device
 
-    with SyntheticRecord(options, plan, turns) as kept:
+    with SyntheticRecord(options, plan, turns, at) as kept:
         step = kept.each(once)
         say(*header(options, chosen, device))
         step()

@@ -55,7 +55,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 function fit() {
   for (const box of document.querySelectorAll(".scroll")) {
     box.classList.remove("cards");
-    if (box.clientWidth && box.scrollWidth > box.clientWidth + 1) box.classList.add("cards");
+    if (box.clientWidth && box.scrollWidth > box.clientWidth) box.classList.add("cards");
   }
 }
 let fitted = 0;
