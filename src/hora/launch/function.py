@@ -78,8 +78,8 @@ def run(
     their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. On
     other hosts (``hosts``, ``hostfile``, or a Slurm allocation) they are started as ``hora run`` starts them. With
     ``min_np`` or ``max_np`` the job is elastic: workers may be lost and come, and the results are those of the workers
-    that were there at the end. ``elastic_timeout`` and ``spares`` are the flags of ``hora run`` of these names; ``slots``
-    is ``--slots-per-host``, ``cooldown_range`` is ``--blacklist-cooldown-range``.
+    that were there at the end. ``elastic_timeout`` and ``spares`` are the flags of these names; ``slots`` is
+    ``--slots-per-host``, ``cooldown_range`` is ``--blacklist-cooldown-range``.
 
     Raises WorkersFailed with the traceback of the first rank that failed; that exception is its ``__cause__``.
 
