@@ -30,6 +30,7 @@ CREATED   := $(VENV)/.created
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 RELEASE_READY := $(VENV)/.release-ready
+PEERS_READY := $(VENV)/.peers-ready
 INSTALLED := $(VENV)/.installed
 MPICH     := $(VENV)-mpich/.ready
 MXNET     := $(VENV)-mxnet/.ready
@@ -57,6 +58,10 @@ $(DEV_READY): requirements/dev.txt requirements/docs.txt requirements/frameworks
 
 $(RELEASE_READY): requirements/release.txt $(DEV_READY)
 	$(PIP) $(INSTALL) -r requirements/release.txt
+	@touch $@
+
+$(PEERS_READY): requirements/peers.txt $(DEV_READY)
+	$(PIP) $(INSTALL) -r requirements/peers.txt
 	@touch $@
 
 # The C core is compiled here, into src/hora/transport/; without a compiler Hora is installed without it.
@@ -119,7 +124,7 @@ docs: $(DEV_READY) $(INSTALLED)
 wheels: $(RELEASE_READY)
 	$(BIN)/python .ci/wheels.py
 
-bench: $(DEV_READY) $(INSTALLED)
+bench: $(PEERS_READY) $(INSTALLED)
 	$(BIN)/hora bench allreduce -np 2 --json bench/results/allreduce-2.json
 	$(BIN)/hora bench allreduce -np 4 --sizes 4K,1M,64M --json bench/results/allreduce-4.json
 	$(BIN)/hora bench gradients -np 2 --json bench/results/gradients-2.json

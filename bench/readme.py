@@ -4,8 +4,9 @@
     python bench/readme.py --check    change nothing; exit 1 if that would have changed something
 
 ``<!-- bench:NAME -->`` … ``<!-- /bench -->`` holds the table of ``bench/results/NAME.json``; ``bench:training`` is the
-README's table, made of training on one host and on two. A figure whose rounds differ too much (``chart.steady``) or
-that is above the limit is not shown: the table says that it varies, and `make bench` is the way to a better one.
+README's table, made of training on one host and on two, and ``bench:NAME-short`` has the lines of ``SHORT`` only. A
+figure whose rounds differ too much (``chart.steady``) or that is above the limit is not shown: the table says that it
+varies, and `make bench` is the way to a better one.
 """
 
 from __future__ import annotations
@@ -29,21 +30,27 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 # The README's table: where, and the result; and its columns.
 TRAINING = {"one host": "train-2", "two hosts": "train-hosts-2", "two hosts, 1 Gbit/s": "train-hosts-2-1gbit"}
 README_COLUMNS = ("limit", "hora", "ddp", "ddp_tuned", "horovod")
+# The README's lines of the table of elastic jobs.
+SHORT = ("kill to", "wait for a newcomer", "committed steps", "goodput")
 RESULTS = ROOT / "bench" / "results"
 PICTURE, PICTURE_OF = ROOT / "docs" / "img" / "allreduce.svg", "allreduce-2"
 VARIES = "varies"
 SLOT = re.compile(r"(<!-- bench:(?P<name>[a-z0-9-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
-def elastic(file: Path) -> str:
+def elastic(file: Path, *, short: bool = False) -> str:
     """The table of `hora bench elastic`."""
     result = msgspec.json.decode(file.read_bytes(), type=ElasticResult)
     headings, *rows = elastic_lines(result)
+    rows = [row for row in rows if not short or row[0].startswith(SHORT)]
     lines = ["| " + " | ".join(headings) + " |", "| --- |" + " ---: |" * (len(headings) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     facts = result.machine
     said = "".join(f" Note: {note}." for note in result.notes)
-    where = f"{facts['cpu']}, {facts['cores']} cores, Python {facts['python']}; torch {result.versions['torch']}"
+    versions = result.versions
+    programs = [f"Hora {versions['hora']}", f"torch {versions['torch']}"]
+    programs += [text for text in versions.values() if text.startswith("torchft")]
+    where = f"{facts['cpu']}, {facts['cores']} cores, Python {facts['python']}; {', '.join(programs)}"
     lines += ["", f"`{result.command}`, {result.np} workers: median / 99th percentile (how many), on {where}.{said}"]
     return "\n".join(lines) + "\n"
 
@@ -159,9 +166,10 @@ def filled(text: str) -> str:
     def fill(slot: re.Match[str]) -> str:
         if slot["name"] == "training":
             return slot[1] + one_table() + slot[3]
-        if slot["name"].startswith("elastic") and (file := RESULTS / f"{slot['name']}.json").exists():
-            return slot[1] + elastic(file) + slot[3]
-        result = load(slot["name"])
+        name = slot["name"].removesuffix("-short")
+        if name.startswith("elastic") and (file := RESULTS / f"{name}.json").exists():
+            return slot[1] + elastic(file, short=name != slot["name"]) + slot[3]
+        result = load(name)
         target = "bench-hosts" if "hosts" in slot["name"] else "bench"
         body = markdown(result) if result else f"*Not measured yet: `make {target}` fills this in.*\n"
         return slot[1] + body + slot[3]

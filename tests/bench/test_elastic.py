@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from hora.bench.elastic import figures
-from hora.bench.elastic.job import Event, missing, run
+from hora.bench.elastic.job import Event, _Log, missing, run
 from hora.bench.elastic.result import ElasticFigure, ElasticResult, Line, lines
 from hora.bench.elastic.worker import ElasticBenchPlan
 from hora.transport import shm
@@ -56,6 +60,30 @@ def test_the_table_leaves_out_contenders_that_were_not_measured() -> None:
         lines=[Line(name="kill to step", unit="s", figures={"hora": ElasticFigure(value=0.03, p99=1.25, count=9)})],
     )  # fmt: skip
     assert lines(result) == [["", "Hora"], ["kill to step", "30 ms / 1.2 s (9)"]]
+
+
+def test_what_a_process_printed_last_counts_though_it_has_ended() -> None:
+    print_it = "print('@elastic step 1 2 3 4'); print('@elastic ready 0 0 3')"
+    with subprocess.Popen([sys.executable, "-c", print_it], stdout=subprocess.PIPE, text=True) as process:
+        process.wait(60)
+        log = _Log()
+        reader = log.read(process)
+        deadline = time.monotonic() + 60
+        assert log.until(lambda events: len(events) == 2, lambda: False, deadline)
+        assert not log.until(lambda events: len(events) == 3, lambda: False, deadline)
+        reader.join(60)
+    assert [event.kind for event in log.events] == ["step", "ready"]
+
+
+def test_a_commits_cost_is_of_turns_in_the_same_round_of_the_same_worker() -> None:
+    """The second worker is twice as slow, and so is the second round: neither is what commits cost."""
+    events = [
+        Event(0.0, "cost", variant, number, pid, int(1e6 * pid * number * (1 + variant / 100)))
+        for variant in range(3) for number in (1, 2) for pid in (1, 2)
+    ]  # fmt: skip
+    assert figures.costs(events, 1) == pytest.approx([1.0] * 4)
+    assert figures.costs(events, 2) == pytest.approx([2.0] * 4)
+    assert figures.standard_error(figures.costs(events, 2)) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.slow

@@ -34,12 +34,14 @@ START_S = 180.0
 
 
 class Round(NamedTuple):
-    """One fault: what was done, how long it took until everybody had said what it should, and what was wrong."""
+    """One fault: what was done, how long it took until everybody had said what it should, and what was wrong. ``outcome``
+    is which of several right ends it had, where there are several."""
 
     what: str
     seconds: float
     said: str = ""
     misses: tuple[str, ...] = ()
+    outcome: str = ""
 
 
 class Job:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
+from hora.bench.elastic.result import ElasticFigure, ElasticResult, Line
 from hora.bench.plan import BenchRow, ContenderTime, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,11 +35,31 @@ def result(bench: str, *rows: BenchRow) -> Result:
     return Result(bench=bench, np=2, command="hora bench", rows=list(rows), machine=MACHINE, versions={}, labels=labels)
 
 
-def test_the_readme_is_short_and_has_one_table() -> None:
+def test_the_readme_is_short_and_has_one_table_or_two() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120
-    assert len(re.findall(r"^\| --- ", text, re.MULTILINE)) == 1
+    assert len(re.findall(r"^\| --- ", text, re.MULTILINE)) <= 2
     assert text.split("## Read on")[1].count("\n- ") == 5
+
+
+def test_the_readme_has_the_main_lines_of_elastic_jobs_and_says_if_they_are_not_measured(
+    readme: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    slot = "<!-- bench:elastic-3-short -->\n<!-- /bench -->\n"
+    assert "Not measured yet: `make bench`" in readme.filled(slot)
+    recovery = {"hora": ElasticFigure(value=0.03, p99=0.05, count=12), "torchft": ElasticFigure(value=2.0, count=3)}
+    measured = ElasticResult(
+        np=3, command="hora bench elastic", machine=MACHINE,
+        versions={"hora": "1", "torch": "2", "torchft": "torchft 3"},
+        lines=[Line(name="kill to step", unit="s", figures=recovery), Line(name="more", unit="s", figures=recovery)],
+    )  # fmt: skip
+    (tmp_path / "elastic-3.json").write_bytes(msgspec.json.encode(measured))
+    lines = readme.filled(slot).splitlines()
+    assert lines[1:4] == [
+        "|  | Hora | torchft |", "| --- | ---: | ---: |", "| kill to step | 30 ms / 50 ms (12) | 2.0 s (3) |"
+    ]  # fmt: skip
+    assert "Hora 1, torch 2, torchft 3" in lines[5] and lines[6] == "<!-- /bench -->"
 
 
 def test_figures_that_vary_are_not_shown(readme: ModuleType) -> None:

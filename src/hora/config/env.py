@@ -197,6 +197,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("START_TIMEOUT", "start_timeout_s", _number,
              "Seconds init waits for the other workers; one more second is granted per worker."),
     Variable("HOST_TIMEOUT", "host_timeout_s", _number, "Seconds of silence after which a host counts as lost."),
+    Variable("STOPPED_TIMEOUT", "stopped_timeout_s", _number,
+             "Elastic: seconds after which a worker that is stopped (SIGSTOP, a debugger) counts as lost."),
     Variable("STALL_CHECK_DISABLE", "stall_check", _not, "1 turns stall warnings and the stall bound off."),
     Variable("STALL_CHECK_TIME_SECONDS", "stall_warn_s", _number, "Warn of an operation some ranks did not submit."),
     Variable("STALL_SHUTDOWN_TIME_SECONDS", "stall_fail_s", _fail_bound,

@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Deadlines
     start_timeout_s: float = 30.0
     host_timeout_s: float = 10.0
+    stopped_timeout_s: float = 1.5
     stall_check: bool = True
     stall_warn_s: float = 20.0
     stall_fail_s: float = 600.0

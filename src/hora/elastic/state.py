@@ -19,6 +19,7 @@ from hora.engine.backend import UnderWay
 from hora.engine.core import Engine
 from hora.engine.request import OperationSpec
 from hora.errors import HoraError, HostsUpdatedInterrupt, ShutDownError, UsageError
+from hora.ops.objects import pack
 from hora.types import DType, Kind, ReduceOp, Reduction
 
 __all__ = ["Handler", "ObjectState", "State", "Updates"]
@@ -284,10 +285,16 @@ class ObjectState(State):
             raise
         except Exception as error:
             raise UsageError(
-                f"the state cannot be sent to other workers ({type(error).__name__}: {error}). An attribute of it "
-                f"holds something that cannot be pickled: look at {', '.join(self._plain()) or 'its handlers'}. "
-                "Leave it out of the state, and make it anew in a reset callback."
+                f"{self._unpicklable(own) or 'the state'} cannot be sent to other workers "
+                f"({type(error).__name__}: {error}): it holds something that cannot be pickled. Leave that out of the "
+                "state, and make it anew in a reset callback."
             ) from error
+
+    def _unpicklable(self, own: Any) -> str:
+        """Which attributes cannot be pickled, each tried by itself; empty if each of them can."""
+        parts = {**own["values"], **own["handled"]} if own is not None else {}
+        failed = [name for name, value in parts.items() if pack(value, b"", 0, self._apart().persistent_id)[1]]
+        return " and ".join(f"state.{name}" for name in failed)
 
     def _captured(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self._plain()}

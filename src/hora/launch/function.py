@@ -67,6 +67,8 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    elastic_timeout: int | None = None,
+    spares: int | None = None,
     network_interface: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[R]:
@@ -76,7 +78,8 @@ def run(
     their Python, ``output_filename`` a directory for their output, ``use_gloo=True`` keeps them off shared memory. On
     other hosts (``hosts``, ``hostfile``, or a Slurm allocation) they are started as ``hora run`` starts them. With
     ``min_np`` or ``max_np`` the job is elastic: workers may be lost and come, and the results are those of the workers
-    that were there at the end.
+    that were there at the end. ``elastic_timeout`` and ``spares`` are the flags of these names; ``slots`` is
+    ``--slots-per-host``, ``cooldown_range`` is ``--blacklist-cooldown-range``.
 
     Raises WorkersFailed with the traceback of the first rank that failed; that exception is its ``__cause__``.
 
@@ -93,6 +96,7 @@ def run(
         np=wanted, hosts=hosts, hostfile=hostfile, host_discovery_script=host_discovery_script,
         min_np=min_np or min_num_proc, max_np=max_np or max_num_proc, slots_per_host=slots, reset_limit=reset_limit,
         blacklist_cooldown_range=None if cooldown_range is None else tuple(cooldown_range),
+        elastic_timeout=elastic_timeout, spares=spares,
     )  # fmt: skip
     choice = elastic.choice if elastic is not None else pick(
         environ(), np=1 if wanted is None and not (hosts or hostfile) else wanted, hosts=hosts, hostfile=hostfile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -14,6 +15,8 @@ from tests.launch.elastic.job import Job
 from tests.launch.farm import farm
 from tests.launch.jobs import hora, run_hora
 
+from hora.launch.elastic.choose import FLAGS
+from hora.launch.function import run as hora_run_function
 from hora.transport import shm
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -69,11 +72,28 @@ def test_a_warm_spare_takes_over_in_the_next_generation(jobs: list[Job]) -> None
 
 
 def test_a_stopped_worker_is_given_up(jobs: list[Job]) -> None:
-    job = start(jobs, "--min-np", "1", "--max-np", "2", HORA_HOST_TIMEOUT="1")
+    """Long before a host that is silent; a stop that is shorter is no fault."""
+    job = start(jobs, "--min-np", "1", "--max-np", "2", steps=300, HORA_HOST_TIMEOUT="600")
+    job.until(r"generation 1 rank", 2)
+    job.kill(0, signal.SIGSTOP)
+    job.kill(0, signal.SIGCONT)
+    job.kill(1, signal.SIGSTOP)
+    job.until(r"worker 1 was given up: its process has been stopped for [1-9]\.\d s")
+    job.until(r"the job continues with generation 2: workers 0$")
+    check_finished(job, 300)
+    assert job.text.count("was given up") == 1, job.text
+
+
+def test_a_stopped_worker_of_an_agents_host_is_given_up(jobs: list[Job], tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    what = f"until:{stop}"
+    job = start(jobs, "--min-np", "1", "--max-np", "2", hosts="a:1,b:1", what=what, steps=3, HORA_HOST_TIMEOUT="600")
     job.until(r"generation 1 rank", 2)
     job.kill(1, signal.SIGSTOP)
     job.until(r"worker 1 was given up: its process has been stopped")
-    check_finished(job)
+    job.until(r"generation 2: workers 0")
+    stop.touch()
+    check_finished(job, 3)
 
 
 def test_an_exception_of_the_program_ends_the_job(jobs: list[Job]) -> None:
@@ -92,10 +112,20 @@ def test_all_killed_at_once_ends_with_a_sentence(jobs: list[Job]) -> None:
         os.kill(pid, signal.SIGKILL)
     assert job.wait() == 3, job.text
     assert "all workers that held the state of the training are gone" in job.text
+    assert "worker 0 on localhost was lost" in job.text and "goes on" not in job.text, job.text
+
+
+def test_workers_that_end_because_the_job_is_stopped_are_no_fault(jobs: list[Job]) -> None:
+    job = start(jobs, "--min-np", "1", "--max-np", "3")
+    job.until(r"generation 1 rank", 3)
+    os.kill(job.process.pid, signal.SIGTERM)
+    assert job.wait() == 128 + signal.SIGTERM
+    told = [line for line in job.lines if re.search("was lost|in a row|goes on|generation [2-9]:", line)]
+    assert not told, job.text
 
 
 def test_too_few_for_too_long(jobs: list[Job]) -> None:
-    job = start(jobs, "-np", "2", "--elastic-timeout", "1", "--min-np", "2", "--blacklist-cooldown-range", "50", "60")
+    job = start(jobs, "-np", "2", "--elastic-timeout", "5", "--min-np", "2", "--blacklist-cooldown-range", "50", "60")
     job.until(r"generation 1 rank", 2)
     job.kill(1)
     assert job.wait() == 3, job.text
@@ -112,7 +142,7 @@ def test_the_reset_limit(jobs: list[Job]) -> None:
 def test_a_state_that_cannot_be_pickled_is_named(jobs: list[Job]) -> None:
     job = start(jobs, "--min-np", "2", "--max-np", "2", what="unpicklable")
     assert job.wait() == 1
-    assert "the state cannot be sent to other workers (TypeError: it stays here)" in job.text
+    assert re.search(r"UsageError: state\.held cannot be sent to other workers \(TypeError: it stays here\)", job.text)
 
 
 def test_workers_on_two_hosts_survive_a_death_and_the_loss_of_a_host(jobs: list[Job], tmp_path: Path) -> None:
@@ -259,3 +289,45 @@ def test_a_function_goes_on_too(tmp_path: Path, jobs: list[Job]) -> None:
     jobs.append(Job([sys.executable, str(script)]))
     assert jobs[-1].wait() == 0, jobs[-1].text
     assert re.search(r"results \[30(, 30)?\]", jobs[-1].text) and "the job continues" in jobs[-1].text, jobs[-1].text
+
+
+# Flags that hora.run has under the names that horovod.run gave them.
+FROM_HOROVOD = {"slots_per_host": "slots", "blacklist_cooldown_range": "cooldown_range"}
+SPARE = """
+import time
+import hora
+
+
+def train(folder):
+    import os, pathlib
+    from hora.elastic.run import run
+    from hora.elastic.state import ObjectState
+    from hora.engine import session
+
+    session.init()
+    pathlib.Path(folder, os.environ["HORA_WORKER"]).touch()
+
+    @run
+    def go(state):
+        while len(os.listdir(folder)) < 2:  # the spare has started
+            time.sleep(0.01)
+        return session.size()
+
+    return go(ObjectState(step=0))
+
+
+if __name__ == "__main__":
+    import sys
+    print("results", hora.run(train, (sys.argv[1],), np=1, min_np=1, max_np=1, spares=1, elastic_timeout=300))
+"""
+
+
+def test_a_function_has_the_flags_of_the_command(tmp_path: Path, jobs: list[Job]) -> None:
+    script, folder = tmp_path / "spare.py", tmp_path / "started"
+    script.write_text(SPARE)
+    folder.mkdir()
+    jobs.append(Job([sys.executable, str(script), str(folder)]))
+    assert jobs[-1].wait() == 0, jobs[-1].text
+    assert "results [1]" in jobs[-1].text and len(list(folder.iterdir())) == 2, jobs[-1].text
+    for flag in FLAGS:  # of hora run
+        assert {flag, FROM_HOROVOD.get(flag, flag)} & set(inspect.signature(hora_run_function).parameters), flag

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hora.bench.elastic.job import Event
 
-__all__ = ["goodput", "joins", "lost_steps", "recoveries", "step_s"]
+__all__ = ["costs", "goodput", "joins", "lost_steps", "recoveries", "standard_error", "step_s"]
 
 
 def recoveries(events: Sequence[Event]) -> list[float]:
@@ -84,6 +84,29 @@ def goodput(events: Sequence[Event]) -> float:
     live = sum(max(0.0, ends.get(e.pid, last) - e.at) for e in events if e.kind == "ready")
     finished = {e.step: e.size for e in steps}  # one that was taken again counts once
     return sum(finished.values()) * step_s(events) / live if live else 0.0
+
+
+def costs(events: Sequence[Event], variant: int) -> list[float]:
+    """Percent that a step of this variant took longer than one of the first, in each round of each worker.
+
+    >>> [round(c, 6) for c in costs([Event(0, "cost", 0, 1, 7, 200), Event(0, "cost", 1, 1, 7, 202)], 1)]
+    [1.0]
+    """
+    took = {(e.pid, e.size, e.generation): e.step for e in events if e.kind == "cost"}
+    pairs = [(took.get((pid, number, variant)), ns) for (pid, number, which), ns in took.items() if which == 0]
+    return [100 * (ns / plain - 1) for ns, plain in pairs if ns]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the median, estimated by the quartiles, which a few disturbed rounds do not change.
+
+    >>> round(standard_error(list(range(101))), 2)
+    4.67
+    """
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4)
+    return float(0.93 * (high - low) / len(values) ** 0.5)
 
 
 def _pairs(events: Sequence[Event]) -> list[tuple[Event, Event]]:

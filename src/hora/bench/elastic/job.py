@@ -6,6 +6,7 @@ The clock is this process's: a line is stamped when it arrives, so workers may b
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -24,14 +25,15 @@ from hora.bench.elastic.worker import EVENT, ElasticBenchPlan
 from hora.config.env import environ
 from hora.errors import WorkersFailed
 
-__all__ = ["Event", "missing", "run"]
+__all__ = ["Event", "missing", "run", "version"]
 
 _END_S = 20.0
 _START_S = 120.0
 
 
 class Event(NamedTuple):
-    """``kind`` is ready, step or kill; ``step`` is the number of the last finished and committed one."""
+    """``kind`` is ready, step or kill; ``step`` is the number of the last finished and committed one. Or it is cost:
+    then ``generation`` is the variant, ``size`` the round, and ``step`` the nanoseconds of a step."""
 
     at: float
     kind: str
@@ -54,6 +56,14 @@ def missing(contender: str, hosts: str | None = None) -> str:
     return ""
 
 
+def version(contender: str) -> str:
+    """Of what was measured; torchrun is torch's, and torchft has been published under two names."""
+    for package in ("torch",) if contender == "torchrun" else (contender, f"{contender}-nightly"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{package} {importlib.metadata.version(package)}"
+    return "unknown"
+
+
 class _Log:
     """What the workers of a job print."""
 
@@ -62,8 +72,11 @@ class _Log:
         self.tail: list[str] = []
         self.address = ""
         self._news = threading.Condition()
+        self._unread = 0  # processes whose output has not ended
 
     def read(self, process: subprocess.Popen[str]) -> threading.Thread:
+        with self._news:
+            self._unread += 1
         thread = threading.Thread(target=self._read, args=(process,), daemon=True)
         thread.start()
         return thread
@@ -82,11 +95,15 @@ class _Log:
                     kind, *numbers = words.split()
                     self.events.append(Event(now, kind, *map(int, numbers)))
                 self._news.notify_all()
+        with self._news:
+            self._unread -= 1
+            self._news.notify_all()
 
     def until(self, done: Callable[[Sequence[Event]], bool], alive: Callable[[], bool], deadline: float) -> bool:
+        """Whether ``done`` came true before the deadline, and before all ended and what they had printed was read."""
         with self._news:
             while not done(self.events):
-                if time.monotonic() > deadline or not alive():
+                if time.monotonic() > deadline or not (alive() or self._unread):
                     return done(self.events)
                 self._news.wait(0.2)
             return True
@@ -143,8 +160,6 @@ def _command(contender: str, plan: ElasticBenchPlan, hosts: str | None, worker: 
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1000"]
         return [*torchrun, "--nproc-per-node", str(plan.np), "--no-python", *worker]
     where = ["-H", hosts] if hosts else []
-    if not plan.commit:
-        return [*hora_command(), "run", "-np", str(plan.np), *where, *worker]
     few = str(plan.np if not plan.every_s else 1)
     rest = ["--blacklist-cooldown-range", "1", "1"]  # a host that is killed on purpose is no bad one
     return [*hora_command(), "run", "--min-np", few, "--max-np", str(plan.np), *rest, *where, *worker]

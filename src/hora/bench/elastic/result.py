@@ -13,25 +13,29 @@ from rich.table import Table
 from hora import __version__
 from hora.bench.drive import disturbance, machine
 from hora.bench.elastic import figures
-from hora.bench.elastic.job import Event, missing, run
-from hora.bench.elastic.worker import ElasticBenchPlan
+from hora.bench.elastic.job import Event, missing, run, version
+from hora.bench.elastic.worker import COMMITS, COPIES, TURN_STEPS, ElasticBenchPlan
 from hora.bench.plan import TRAININGS
 from hora.errors import WorkersFailed
+from hora.launch.planning.hosts import parse_hosts
 
 __all__ = ["LABELS", "ElasticFigure", "ElasticResult", "Line", "lines", "measure", "print_result"]
 
 LABELS = {"hora": "Hora", "torchrun": "torchrun", "torchft": "torchft"}
 STATE_BYTES = 100 << 20
 _KILL_EVERY_S, _GOODPUT_EVERY_S = 2.0, 10.0
-_COST_STEPS = {"resnet50": 40, "mnist": 150}
+_COST_ROUNDS = {"resnet50": 6, "mnist": 60}
+_COSTS = {COMMITS: "commits at every step, without faults", COPIES: f"a copy every {TURN_STEPS} steps"}
 _STOPS = 3
 
 
 class ElasticFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One contender's figure: a median with the 99th percentile, or a single number, of ``count`` observations."""
+    """One contender's figure, of ``count`` observations: a median with the 99th percentile or with its standard error,
+    or a single number."""
 
     value: float
     p99: float | None = None
+    error: float | None = None
     count: int = 1
 
 
@@ -94,9 +98,9 @@ def measure(
     plan = ElasticBenchPlan(np=np, every_s=_KILL_EVERY_S, stop=True)
     stopped = figures.recoveries(run("hora", plan, _recovered(_STOPS), hosts=hosts, limit_s=30.0 * _STOPS))
     costs = {}
-    for model in _COST_STEPS:
+    for model in _COST_ROUNDS:
         progress(f"Hora: what commits cost without faults, {TRAININGS[model].title}")
-        costs[model] = {"hora": _cost(model, np, hosts)}
+        costs[model] = _costs(model, np, hosts)
     found = [
         Line(name="kill to the survivors' next finished step", unit="s", figures=recovery),
         Line(name="the same if it is stopped (SIGSTOP)", unit="s", figures={"hora": _of(stopped)} if stopped else {}),
@@ -104,11 +108,14 @@ def measure(
         Line(name="committed steps lost", unit="", figures=lost),
         Line(name=f"goodput by live capacity, a kill every {_GOODPUT_EVERY_S:g} s", unit="%", figures=good),
         *(
-            Line(name=f"commits at every step, without faults: {TRAININGS[model].title}", unit="%", figures=cost)
-            for model, cost in costs.items()
+            Line(name=f"{name}: {TRAININGS[model].title}", unit="%", figures={"hora": costs[model][variant]})
+            for model in costs
+            for variant, name in _COSTS.items()
+            if variant in costs[model]
         ),
     ]
     versions = {"hora": __version__, "torch": str(torch.__version__)}
+    versions |= {key: version(key) for key in LABELS if key != "hora" and key in recovery}
     return ElasticResult(
         np=np, command=command, lines=found, machine=machine(), versions=versions, notes=notes, started=started,
         hosts=hosts or "",
@@ -138,21 +145,23 @@ def _of(seconds: Sequence[float]) -> ElasticFigure:
     return ElasticFigure(value=statistics.median(ordered), p99=p99, count=len(ordered))
 
 
-def _cost(model: str, np: int, hosts: str | None, rounds: int = 3) -> ElasticFigure:
-    """Percent that elastic training with a commit a step takes longer than training that is not elastic, by turns."""
-    added = []
-    for _ in range(rounds):
-        medians = []
-        for commit in (False, True):
-            plan = ElasticBenchPlan(np=min(np, 2), model=model, commit=commit, steps=_COST_STEPS[model])
-            events = run("hora", plan, _all_finished(plan), hosts=hosts, limit_s=120.0)
-            medians.append(figures.step_s([e for e in events if e.step > plan.steps // 5]))
-        added.append(100 * (medians[1] / medians[0] - 1) if medians[0] else 0.0)
-    return ElasticFigure(value=statistics.median(added), count=rounds)
-
-
-def _all_finished(plan: ElasticBenchPlan) -> Callable[[Sequence[Event]], bool]:
-    return lambda events: sum(e.kind == "step" and e.step >= plan.steps for e in events) >= plan.np
+def _costs(model: str, np: int, hosts: str | None) -> dict[int, ElasticFigure]:
+    """Percent that training takes longer with commits, by variant. Of two workers, on two hosts if there are."""
+    if hosts is not None and len(listed := parse_hosts(hosts)) > 1:
+        hosts = ",".join(f"{host.name}:1" for host in listed[:2])
+    plan = ElasticBenchPlan(np=min(np, 2), model=model, rounds=_COST_ROUNDS[model])
+    awaited = plan.np * plan.rounds * (1 + len(_COSTS))
+    events = run(
+        "costs", plan, lambda seen: sum(e.kind == "cost" for e in seen) >= awaited, hosts=hosts, limit_s=30.0
+    )  # fewer rounds if it is slow
+    found = {variant: figures.costs(events, variant) for variant in _COSTS}
+    return {
+        variant: ElasticFigure(
+            value=statistics.median(percent), error=figures.standard_error(percent), count=len(percent)
+        )
+        for variant, percent in found.items()
+        if percent
+    }
 
 
 def lines(result: ElasticResult) -> list[list[str]]:
@@ -174,6 +183,8 @@ def _text(figure: ElasticFigure | None, unit: str) -> str:
     if unit == "s":
         tail = f" / {_seconds(figure.p99)}" if figure.p99 is not None else ""
         return f"{_seconds(figure.value)}{tail} ({figure.count})"
+    if figure.error is not None:
+        return f"{figure.value:.1f} ± {figure.error:.1f} %"
     return f"{figure.value:.1f} %" if unit == "%" else f"{figure.value:g}"
 
 

@@ -39,9 +39,8 @@ class ElasticBenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int = 0
     seed: int = 1
     folder: str = ""  # for checkpoints, where a contender needs them
-    model: str = ""  # train this model for real, instead of sleeping
-    commit: bool = True
-    steps: int = 0  # then end; 0: continue until ended
+    model: str = ""  # for what commits cost: train this model for real
+    rounds: int = 0  # likewise: so many turns of each variant
 
 
 def say(kind: str, *values: object) -> None:
@@ -97,19 +96,54 @@ def _hora(plan: ElasticBenchPlan) -> None:
     def steps(state: Any) -> None:
         generation, size, rank, pid = session.generation(), hvd.size(), hvd.rank(), os.getpid()
         kill.arm(generation, rank, size)
-        while not plan.steps or state.step < plan.steps:
+        while True:
             step(wrapped)
             state.step += 1
-            if plan.commit:
-                state.commit()
+            state.commit()
             say("step", generation, size, pid, state.step)
 
-    if not plan.commit:
-        steps(type("Counter", (), {"step": 0})())
-        return
     state = hvd.elastic.TorchState(model, wrapped, step=0)
     say("ready", 0, 0, os.getpid())
     hvd.elastic.run(steps)(state)
+
+
+TURN_STEPS = 10  # of one variant, before the next has its turn
+PLAIN, COMMITS, COPIES = range(3)
+"""Training without elastic, with a commit after every step, and with a copy every ``TURN_STEPS`` steps."""
+
+
+def _costs(plan: ElasticBenchPlan) -> None:
+    """The three variants by turns in the same processes, each with a model of its own, so that what else the machine
+    does falls on all of them alike."""
+    import hora.torch as hvd
+
+    hvd.init()
+    torch.manual_seed(0)
+    pid, trainings, states = os.getpid(), [], {}
+    for variant in (PLAIN, COMMITS, COPIES):
+        model, optimizer, step = _training(plan)
+        wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        trainings.append((wrapped, step))
+        if variant != PLAIN:
+            states[variant] = hvd.elastic.TorchState(model, wrapped)
+
+    def turns(state: Any) -> None:
+        for number in range(plan.rounds + 1):  # the first is to warm up
+            for place in range(len(trainings)):
+                variant = (number + place) % len(trainings)
+                wrapped, step = trainings[variant]
+                began = time.perf_counter_ns()
+                for _ in range(TURN_STEPS):
+                    step(wrapped)
+                    if variant == COMMITS:
+                        state.commit()
+                if variant == COPIES:
+                    states[COPIES].save()
+                took = time.perf_counter_ns() - began
+                if number:
+                    say("cost", variant, number, pid, took // TURN_STEPS)
+
+    hvd.elastic.run(turns)(states[COMMITS])
 
 
 def _training(plan: ElasticBenchPlan) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any]:
@@ -215,7 +249,7 @@ def _lighthouse(plan: ElasticBenchPlan) -> None:
     threading.Event().wait()
 
 
-CONTENDERS = {"hora": _hora, "torchrun": _torchrun, "torchft": _torchft, "lighthouse": _lighthouse}
+CONTENDERS = {"hora": _hora, "costs": _costs, "torchrun": _torchrun, "torchft": _torchft, "lighthouse": _lighthouse}
 
 
 def main() -> None:

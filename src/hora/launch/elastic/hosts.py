@@ -6,11 +6,14 @@ once, and the hosts stay what they were: who cannot answer for a moment must not
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
 import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -18,12 +21,16 @@ from hora.config import env
 from hora.config.nodelist import expand
 from hora.errors import EnvironmentUnfit, UsageError
 from hora.launch.planning.hosts import parse_hosts
+from hora.text import size_text
 
 __all__ = ["Asked", "FixedHosts", "HostDiscovery", "HostScript", "SlurmNodes"]
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  # of an answer
+_LAST_BYTES = 1 << 12  # of what it says besides
+_LOOK_S = 0.1  # between two looks whether a command has ended whose output somebody else holds open
+_SHOWN = 80  # characters of what it printed
 
 
 class HostDiscovery(Protocol):
@@ -127,18 +134,21 @@ class HostScript:
         except EnvironmentUnfit as error:
             raise self._unfit(str(error)) from None
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        written = ",".join(line if ":" in line else f"{line}:{self._slots}" for line in lines)
-        if not written:
+        hosts: dict[str, int] = {}
+        for line in lines:
+            try:
+                for host in parse_hosts(line if ":" in line else f"{line}:{self._slots}"):
+                    hosts[host.name] = hosts.get(host.name, 0) + host.slots
+            except UsageError:
+                raise self._unfit(f"printed a line that is no list of hosts: {_shown(line)}") from None
+        if not hosts:
             raise self._unfit("named no host")
-        try:
-            return {host.name: host.slots for host in parse_hosts(written)}
-        except UsageError as error:
-            raise self._unfit(f"printed what is no list of hosts: {error}") from None
+        return hosts
 
     def _unfit(self, what: str) -> EnvironmentUnfit:
         return EnvironmentUnfit(
             f"--host-discovery-script {self._command!r} {what}. Without it nobody knows where workers may run. "
-            "It must print a host a line, like 'h1:4', within a few seconds, and exit with 0."
+            "It must print a host a line, like 'h1:4', with at least one slot, within a few seconds, and exit with 0."
         )
 
 
@@ -169,17 +179,53 @@ def _output_of(words: list[str], timeout_s: float) -> str:
     except OSError as error:
         raise EnvironmentUnfit(f"could not be started: {error.strerror}") from None
     try:
-        said, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise EnvironmentUnfit(f"did not answer within {timeout_s:g} s") from None
+        said, errors = _answer(process, timeout_s)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what it has left running
+        process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
     if process.returncode:
         last = (errors.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
-        raise EnvironmentUnfit(f"ended with exit code {process.returncode}, saying: {last[:200]}")
-    return said[:_MOST_BYTES].decode(errors="replace")
+        raise EnvironmentUnfit(f"ended with exit code {process.returncode}, saying: {_shown(last)}")
+    return said.decode(errors="replace")
+
+
+def _answer(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bytes]:
+    """What the command printed until it ended, and the end of what it said besides. It is not reaped, so that its
+    process group is its own until whoever asked has ended that."""
+    deadline = time.monotonic() + timeout_s
+    said, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for pipe, taken in ((process.stdout, said), (process.stderr, errors)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, selectors.EVENT_READ, taken)
+        while True:
+            # Looked at first: what it printed is in the pipes by then, whoever else has them open.
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            ready = selector.select(0.0 if ended else _LOOK_S if len(selector.get_map()) else _LOOK_S / 10)
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                key.data.extend(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+            del errors[:-_LAST_BYTES]
+            if len(said) > _MOST_BYTES:
+                raise EnvironmentUnfit(f"printed more than {size_text(_MOST_BYTES)}")
+            if ended and not ready:
+                return bytes(said), bytes(errors)
+            if time.monotonic() > deadline:
+                raise EnvironmentUnfit(f"did not answer within {timeout_s:g} s")
+
+
+def _shown(text: str) -> str:
+    """What somebody printed, quoted, and not longer than a line of a terminal.
+
+    >>> _shown("h1:x"), len(_shown("x" * 1000))
+    ("'h1:x'", 81)
+    """
+    quoted = repr(text)
+    return quoted if len(quoted) <= _SHOWN else f"{quoted[:_SHOWN]}…"

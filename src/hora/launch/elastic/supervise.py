@@ -29,6 +29,7 @@ from hora.launch.ways.agent_connections import Wake
 __all__ = ["Elastic", "ElasticOutcome", "supervise"]
 
 _LOOK_S = 0.25  # between two looks for workers that are stopped
+_GAP_S = 1.0  # we did not look for so long: we were stopped ourselves, and what we saw before says nothing
 
 
 class Elastic(NamedTuple):
@@ -71,7 +72,8 @@ class _Supervisor(Supervisor):
         self._given: dict[str, int] | None = None  # the hosts that membership knows
         self._asked: dict[int, float] = {}  # workers that we have asked to end, and when to kill them
         self._halted: dict[int, float] = {}  # workers that are stopped, since when
-        self._look_at = 0.0
+        self._look_at = self._looked = 0.0
+        self._lost_some = False  # since the last generation began
         self._done = False  # a worker has finished
         self._failed = ""  # why the job cannot continue
         self._told_generations = 0
@@ -91,14 +93,15 @@ class _Supervisor(Supervisor):
         """Until the last worker has ended, and no more are to come."""
         while self._site.running() or not (self._done or self._stopping):
             now = time.monotonic()
-            waits = [self._site.longest_wait_s(), *(at - now for at in self._asked.values())]
+            waits = [self._site.longest_wait_s(), self._look_at - now, *(at - now for at in self._asked.values())]
             waits += [self._due[0] - now] if self._due else []
             self._selector.select(max(0.0, min(waits)))
             self._wake.clear()
-            self.note()
-            for number in self._signals.take():
+            for number in self._signals.take():  # first: who ends at the same time ends because of it
                 self.on_signal(number)
+            self.note()
             self._look_for_hosts()
+            self._look_for_the_stopped()
             self._obey()
             self.send_what_is_due()
         self.note()
@@ -118,7 +121,8 @@ class _Supervisor(Supervisor):
             if asked or self._stopping:
                 continue
             if fault:
-                self._tell(f"worker {ending.rank} on {ending.host} was lost: {ending.how}; the job continues")
+                self._tell(f"worker {ending.rank} on {ending.host} was lost: {ending.how}")
+                self._lost_some = True
             elif not ending.failed:
                 self._done = True
             elif not self._due:
@@ -126,9 +130,10 @@ class _Supervisor(Supervisor):
                 self._done = True  # nothing is started any more
         for event in self._gatherer.events[self._told_generations :]:
             self._told_generations += 1
-            if event.generation > 1:
-                members = ", ".join(map(str, event.members))
-                self._tell(f"generation {event.generation}: workers {members}")
+            if event.generation > 1 and not self._stopping:
+                members, before = ", ".join(map(str, event.members)), "the job continues with " * self._lost_some
+                self._tell(f"{before}generation {event.generation}: workers {members}")
+            self._lost_some = False
 
     def _tell(self, line: str) -> None:
         """Tell the user; with --verbose, announcements are left to ``say``."""
@@ -149,19 +154,22 @@ class _Supervisor(Supervisor):
             self._hub.call(lambda: self._gatherer.hosts(usable))
         if not self._endings and not self._site.running() and (why := self._site.hopeless()):
             raise EnvironmentUnfit(why)
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_S
-            self._look_for_the_stopped(now)
 
-    def _look_for_the_stopped(self, now: float) -> None:
-        """A worker that was stopped (SIGSTOP, a debugger) holds up all others: after a while it is given up."""
+    def _look_for_the_stopped(self) -> None:
+        """A worker that was stopped (SIGSTOP, a debugger) holds up all others: after a while it is given up. The kernel
+        says so, so this is surer, and sooner, than that a host is silent."""
         assert self._hub is not None
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        if now - self._looked > _GAP_S:
+            self._halted.clear()
+        self._looked, self._look_at = now, now + _LOOK_S
         halted = set(self._site.stopped())
         self._halted = {worker: self._halted.get(worker, now) for worker in halted}
         for worker, since in self._halted.items():
-            if now - since >= self._settings.host_timeout_s and worker not in self._asked:
-                why = f"its process has been stopped for {now - since:.0f} s"
+            if now - since >= self._settings.stopped_timeout_s and worker not in self._asked:
+                why = f"its process has been stopped for {now - since:.1f} s"
                 self._hub.call(lambda worker=worker, why=why: self._gatherer.silent(worker, why))  # type: ignore[misc]
 
     def _obey(self) -> None:
@@ -173,8 +181,9 @@ class _Supervisor(Supervisor):
                         self._site.start(worker, host, slot)
                 case EndWorker(worker=worker, why=why, fault=fault):
                     self._job.say(f"ending worker {worker}: {why}")
-                    if fault:
-                        self._tell(f"worker {worker} was given up: {why}; the job continues")
+                    if fault and not self._stopping:
+                        self._tell(f"worker {worker} was given up: {why}")
+                        self._lost_some = True
                     self._asked[worker] = time.monotonic() + (0.0 if fault else TERM_S)
                     self._site.signal_one(worker, signal.SIGKILL if fault else signal.SIGTERM)
                 case FailJob(text=text):
@@ -182,7 +191,8 @@ class _Supervisor(Supervisor):
                         self._failed = text
                         self.end_all(signal.SIGTERM)
                 case TellUser(text=text):
-                    self._tell(text)
+                    if not (self._stopping or self._done):  # whom we end ourselves was not lost
+                        self._tell(text)
 
     def on_signal(self, number: signal.Signals) -> None:
         super().on_signal(number)

@@ -31,6 +31,7 @@ from hora.wire.reach import Unreachable, reach
 __all__ = ["BEAT_S", "WINDOW_BYTES", "feed", "live"]
 
 BEAT_S = 1.0
+_LOOK_S = 0.25  # elastic: between two looks for workers that are stopped
 WINDOW_BYTES = 1 << 20  # how much output may be under way to the console; then workers wait, as they do on a full pipe
 
 _HEAD_BYTES = 8
@@ -111,7 +112,7 @@ class _Agent:
         self._lost = ""
         self._ending = False
         self._heard = time.monotonic()
-        self._next_beat = 0.0
+        self._next_beat = self._next_look = 0.0
         self._elastic = False  # workers are started one by one
         self._halted: tuple[int, ...] = ()  # those whose process is stopped, as the launcher was told
         self._paused = False  # the launcher is stopped (Ctrl-Z), or about to be
@@ -130,7 +131,7 @@ class _Agent:
         self._host_workers.prepare()  # while the launcher waits for the other hosts
         try:
             while not self._ending and not self._lost:
-                self._selector.select(BEAT_S if self._host_workers.woken else 0.1)
+                self._selector.select((_LOOK_S if self._elastic else BEAT_S) if self._host_workers.woken else 0.1)
                 self._step()
         finally:
             self._send_ends(self._host_workers.end(gently=bool(self._lost)))
@@ -147,9 +148,10 @@ class _Agent:
         now = time.monotonic()
         if now >= self._next_beat:
             self._send(o.Heartbeat())
-            if self._elastic:
-                self._tell_who_is_stopped()
             self._next_beat = now + BEAT_S
+        if self._elastic and now >= self._next_look:
+            self._tell_who_is_stopped()
+            self._next_look = now + _LOOK_S
         if now - self._heard > self._bootstrap.silence_s and not self._paused:
             self._lose(f"the launcher has not answered for {now - self._heard:.0f} s")
 
