@@ -10,7 +10,7 @@ import msgspec
 from hora.errors import UsageError
 from hora.workloads import options_of
 
-__all__ = ["field_of", "settings"]
+__all__ = ["field_of", "refuse_unused", "settings"]
 
 _BOOLS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -50,4 +50,16 @@ def field_of(workload: str, word: str, given: str) -> tuple[str, Any]:
     hints = get_type_hints(options_of(workload), include_extras=True)
     if name not in options_of(workload).__struct_fields__:
         raise UsageError(f"{given}: {workload} has no option {word!r}. See 'hora train {workload} --help'.")
+    refuse_unused(workload, name, given)
     return name, hints[name]
+
+
+def refuse_unused(workload: str, name: str, given: str) -> None:
+    """Refuse an option that the workload would not look at.
+
+    >>> refuse_unused("synthetic", "epochs", "--epochs")
+    Traceback (most recent call last):
+    hora.errors.UsageError: --epochs: synthetic has no use for it. Leave it out; see 'hora train synthetic --help'.
+    """
+    if name in options_of(workload).unused:
+        raise UsageError(f"{given}: {workload} has no use for it. Leave it out; see 'hora train {workload} --help'.")

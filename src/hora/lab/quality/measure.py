@@ -16,17 +16,19 @@ from hora.lab.throughput.measure import failures
 from hora.lab.trial import TrialOutcome
 from hora.predict.calibration import Basis
 from hora.text import plural
+from hora.workloads import WORKLOADS, options_of
 
-__all__ = ["LEARNING", "check", "measure", "step_time"]
+__all__ = ["check", "measure", "step_time"]
 
-LEARNING = ("mnist", "cifar10", "imagenet")  # workloads that tell an accuracy
+_ACCURACY = "val_accuracy"  # the metric of workloads that learn to classify
 
 
 def check(workload: str) -> None:
     """Refuse workloads that have no accuracy to compare."""
-    if workload not in LEARNING:
+    if options_of(workload).usual_metric != _ACCURACY:
+        learning = [name for name in WORKLOADS if options_of(name).usual_metric == _ACCURACY]
         raise UsageError(
-            f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(LEARNING)}; 'hora lab "
+            f"{workload} tells no accuracy, so there is no quality to compare. Take {', '.join(learning)}; 'hora lab "
             "sweep' compares anything by any metric."
         )
 
