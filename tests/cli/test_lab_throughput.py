@@ -95,7 +95,7 @@ def check(row: dict[str, Any], folders: list[Path]) -> None:
         (["mnist", "--transport", "auto,tcp"], "there is no 'tcp'"),
         (["mnist", "--set", "speed=9"], "mnist has no option 'speed'"),
         (["mnist", "--set", "lr"], "no value"),
-        (["mnist", "--set", "loaders=many"], "--set loaders=many: Expected `int`"),
+        (["mnist", "--set", "val_batch=many"], "--set val_batch=many: Expected `int`"),
         (["mnist", "--resume", "nowhere"], "there is no experiment in it"),
         (["synthetic", "--set", "image_size=9"], "too small"),
     ],

@@ -37,6 +37,15 @@ def test_every_workload_is_listed_with_its_flags() -> None:
     assert "Batch size per worker. [default: 100]" in text
 
 
+def test_what_a_workload_has_no_use_for_is_not_shown() -> None:
+    text = " ".join(shown("synthetic", "--help").split())
+    assert "--max-steps" in text and "Metrics are written to --out DIR" in text and "Checkpoints and" not in text
+    for flag in ("--data ", "--validate", "--val-batch", "--save-every", "--keep", "--loaders", "--tensorboard",
+                 "--log-every", "--last", "--epochs"):  # fmt: skip
+        assert flag not in text
+    assert "--loaders" not in shown("mnist", "--help") and "--loaders" in shown("imagenet", "--help")
+
+
 def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) -> None:
     """A job that got GPUs does not train on the processors in silence."""
     write_digits(tmp_path / "data", 64, 16)
@@ -50,6 +59,9 @@ def test_a_gpu_that_is_not_there_is_said_and_nothing_is_begun(tmp_path: Path) ->
     ("arguments", "said"),
     [
         (["mnist", "--batch", "0"], "--batch 0: Expected `int` >= 1"),
+        (["synthetic", "--epochs", "2"], "--epochs: synthetic has no use for it. Leave it out"),
+        (["synthetic", "--no-save"], "--save: synthetic has no use for it"),
+        (["mnist", "--loaders", "2"], "--loaders: mnist has no use for it"),
         (["mnist", "--batch", "many"], "'many' is not a valid integer"),
         (["mnist", "--epochs", "-1"], "--epochs -1"),
         (["mnist", "--warmup", "steep:5"], "steep"),

@@ -19,6 +19,7 @@ from hora.cli import elastic, workers
 from hora.errors import UsageError
 from hora.workloads import WORKLOADS, WorkloadOptions, folder, options_of
 from hora.workloads.missing import check_folder
+from hora.workloads.settings import refuse_unused
 
 __all__ = ["STARTERS", "read_options", "train"]
 
@@ -66,12 +67,13 @@ def train() -> None:
 
 def _command(name: str) -> click.Command:
     kind = options_of(name)
-    source = "" if name == "synthetic" else "Data is read from --data DIR. "
+    source = "" if "data" in kind.unused else "Data is read from --data DIR. "
+    kept = "Metrics" if "save" in kind.unused else "Checkpoints and metrics"
     return click.Command(
         name,
         callback=lambda **given: _train(name, given),
         params=[*_LAUNCHING, *_flags(kind)],
-        help=f"{WORKLOADS[name]} {source}Checkpoints and metrics are written to --out DIR.",
+        help=f"{WORKLOADS[name]} {source}{kept} are written to --out DIR.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
 
@@ -89,12 +91,16 @@ def _flags(kind: type[WorkloadOptions]) -> list[click.Option]:
             shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
             shown = "yes" if shown is True else shown
             text += f"  [default: {shown}]"
-        name = f"--{field.name.replace('_', '-')}"
+        name, hidden = f"--{field.name.replace('_', '-')}", field.name in kind.unused
         if hint is bool:
-            flags.append(click.Option([f"{name}/--no-{name[2:]}", field.name], default=None, help=text))
+            flags.append(click.Option([f"{name}/--no-{name[2:]}", field.name], default=None, help=text, hidden=hidden))
         else:
             metavar = _METAVARS.get(field.name)
-            flags.append(click.Option([name, field.name], type=_type(hint), default=None, metavar=metavar, help=text))
+            flags.append(
+                click.Option(
+                    [name, field.name], type=_type(hint), default=None, metavar=metavar, help=text, hidden=hidden
+                )
+            )
     return flags
 
 
@@ -113,9 +119,10 @@ def _type(hint: Any) -> Any:
 def read_options(workload: str, given: Mapping[str, Any]) -> WorkloadOptions:
     """The workload's options out of all that was given, checked."""
     launching = {option.name for option in _LAUNCHING}
-    return options_of(workload).of(
-        {name: value for name, value in given.items() if name not in launching and value is not None}
-    )
+    mine = {name: value for name, value in given.items() if name not in launching and value is not None}
+    for name in mine:
+        refuse_unused(workload, name, f"--{name.replace('_', '-')}")
+    return options_of(workload).of(mine)
 
 
 def _train(workload: str, given: Mapping[str, Any]) -> int:
@@ -163,15 +170,13 @@ def _elastic_range(text: str | None) -> dict[str, int]:
 
 
 def _refuse_what_cannot_be_elastic(options: WorkloadOptions, given: Mapping[str, Any]) -> None:
-    if options.workload == "gan3d":
-        raise UsageError("gan3d cannot be elastic yet. Leave --elastic out; --resume auto continues a run.")
+    if options.not_elastic:
+        raise UsageError(options.not_elastic)
     if options.framework != "torch":
         raise UsageError(
             f"--framework {options.framework} cannot be elastic here: model.fit cannot be resumed in the middle of an "
             "epoch. Train with --framework torch, or use hora.keras.elastic in a script of your own."
         )
-    if options.workload == "synthetic":
-        raise UsageError("synthetic measures a fixed number of workers. Leave --elastic out, or use another workload.")
     for name in ("independent", "by_turns"):
         if given[name]:
             raise UsageError(f"--{name.replace('_', '-')} measures a fixed number of workers. Leave --elastic out.")

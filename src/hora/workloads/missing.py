@@ -7,16 +7,9 @@ import shlex
 from pathlib import Path
 
 from hora.errors import BadData
+from hora.workloads import options_of
 
 __all__ = ["check_folder"]
-
-# workload: what is looked for, and the commands that bring it, each with the folder it goes to by itself.
-_WAYS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
-    "mnist": ("MNIST's four files", (("get mnist", "data/mnist"), ("make digits", "data/mnist"))),
-    "cifar10": ("CIFAR-10's binary files", (("get cifar10", "data/cifar10"), ("make textures --format cifar", ""))),
-    "imagenet": ("Photographs, in folders or shards,", (("make textures", ""),)),
-    "gan3d": ("Showers in HDF5 files", (("make showers", "data/showers"),)),
-}
 
 
 def check_folder(workload: str, folder: Path) -> None:
@@ -27,14 +20,14 @@ def check_folder(workload: str, folder: Path) -> None:
     hora.errors.BadData: there is no folder nowhere. Showers in HDF5 files are looked for there. Run 'hora data make
     showers --to nowhere' to generate some, and then this again; or give the folder with --data DIR.
     """
-    if workload not in _WAYS or folder.exists() or any(sign in str(folder) for sign in "*?[{"):
+    kind = options_of(workload)
+    if not kind.data_wanted or folder.exists() or any(sign in str(folder) for sign in "*?[{"):
         return
-    what, ways = _WAYS[workload]
     told = []
-    for way, own in ways:
+    for way, own in kind.data_ways:
         to = "" if folder == Path(own) else f" --to {shlex.quote(str(folder))}"
         told.append(f"'hora data {way}{to}'" + (" to generate some" if way.startswith("make") else ""))
     raise BadData(
-        f"there is no folder {folder}. {what} are looked for there. Run {', or '.join(told)}, and then this again; or "
-        "give the folder with --data DIR."
+        f"there is no folder {folder}. {kind.data_wanted} are looked for there. Run {', or '.join(told)}, and then "
+        "this again; or give the folder with --data DIR."
     )

@@ -41,7 +41,14 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     workload: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    loads_ahead: ClassVar[bool] = False  # whether it has use for --loaders
+    unused: ClassVar[frozenset[str]] = frozenset({"loaders"})  # options that it has no use for: hidden, and refused
+    not_elastic: ClassVar[str] = ""  # why its workers cannot come and go, and what to do instead
+    usual_metric: ClassVar[str] = "val_accuracy"  # by which runs are compared
+    data_wanted: ClassVar[str] = ""  # what is looked for in --data; and the commands that bring it, with their folders
+    data_ways: ClassVar[tuple[tuple[str, str], ...]] = ()
+    usual_samples: ClassVar[int] = 60_000  # to train on, of the real data set
+    usual_speed: ClassVar[float] = 10.0  # images/s of one core, of the order of what an AMD EPYC does
+    other_speeds: ClassVar[Mapping[str, float]] = {}  # the same for a choice: {"network=horovod": 3500.0}
 
     framework: Annotated[
         Framework, Meta(description="Framework: PyTorch, or Keras 3 on the backend that KERAS_BACKEND names.")
@@ -198,6 +205,39 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             if is_given:
                 raise UsageError(f"--logical-workers {self.logical_workers} with {odd}: {why}. Leave one of them out.")
 
+    @classmethod
+    def speed_of(cls, given: Mapping[str, Any]) -> float:
+        """A guess at the images/s of one core, with these options.
+
+        >>> WorkloadOptions.speed_of({})
+        10.0
+        """
+        chosen = (speed for choice, speed in cls.other_speeds.items() if _is_chosen(choice, given))
+        return next(chosen, cls.usual_speed)
+
+    @classmethod
+    def count_samples(cls, folder: Path) -> int:
+        """How many samples to train on a folder has, where that is quick to see; else 0. May raise OSError.
+
+        >>> WorkloadOptions.count_samples(Path("/no/such/folder"))
+        0
+        """
+        return 0
+
+    def steps(self, a_step: int, samples: int) -> float:
+        """How many steps a run has, each of so many samples in all.
+
+        >>> WorkloadOptions.of({"epochs": 2}).steps(100, 1000), WorkloadOptions.of({"max_steps": 5}).steps(100, 1000)
+        (20.0, 5.0)
+        """
+        whole = self.epochs * max(1, samples // a_step)
+        return float(min(whole, self.max_steps) if self.max_steps else whole)
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether it has use for --loaders."""
+        return "loaders" not in self.unused
+
     def plan(self, samples: int, workers: int) -> LearningRatePlan:
         """The learning-rate plan of this run, on that many samples and workers (emulated ones, if any).
 
@@ -240,3 +280,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def out_folder(self) -> Path:
         """Where the run keeps its files."""
         return Path(self.out) if self.out else Path("runs") / self.workload
+
+
+def _is_chosen(choice: str, given: Mapping[str, Any]) -> bool:
+    name, _, value = choice.partition("=")
+    return str(given.get(name)) == value

@@ -10,7 +10,7 @@ import msgspec
 from hora.errors import UsageError, did_you_mean
 from hora.workloads import options_of
 
-__all__ = ["field_of", "settings", "why_not"]
+__all__ = ["field_of", "refuse_unused", "settings", "why_not"]
 
 _BOOLS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -70,4 +70,16 @@ def field_of(workload: str, word: str, given: str) -> tuple[str, Any]:
     if name not in options_of(workload).__struct_fields__:
         like = did_you_mean(name, options_of(workload).__struct_fields__)
         raise UsageError(f"{given}: {workload} has no option {word!r}.{like} See 'hora train {workload} --help'.")
+    refuse_unused(workload, name, given)
     return name, hints[name]
+
+
+def refuse_unused(workload: str, name: str, given: str) -> None:
+    """Refuse an option that the workload ignores.
+
+    >>> refuse_unused("synthetic", "epochs", "--epochs")
+    Traceback (most recent call last):
+    hora.errors.UsageError: --epochs: synthetic has no use for it. Leave it out; see 'hora train synthetic --help'.
+    """
+    if name in options_of(workload).unused:
+        raise UsageError(f"{given}: {workload} has no use for it. Leave it out; see 'hora train {workload} --help'.")

@@ -172,6 +172,13 @@ def test_the_command_has_all_that_was_asked_for(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_command_leaves_out_what_the_workload_has_no_use_for(tmp_path: Path) -> None:
+    """Experiments ask every workload alike not to validate and not to save."""
+    trial = Trial(name="a", workload="synthetic", options={**trial_module.SPEED_ONLY, "epochs": 9.0, "max_steps": 3})
+    assert "--max-steps=3" in command_of(trial, tmp_path)
+    assert not {"--no-validate", "--no-save", "--epochs=9.0"} & set(command_of(trial, tmp_path))
+
+
 def test_an_outcome_with_unknown_numbers_is_read_back(tmp_path: Path) -> None:
     made = TrialOutcome(
         trial=Trial(name="a", workload="mnist"), state="failed", folder=str(tmp_path), rank_step_s={3: 0.5}

@@ -49,15 +49,16 @@ def command(
     """
     from hora.lab.elastic import measure, show
     from hora.lab.show import console, fitted, titled
-    from hora.workloads import options_of
+    from hora.workloads import WORKLOADS, options_of
 
     options = lab.settings(workload)
     if lab.hosts or lab.hostfile is not None:
         raise UsageError(
             "'hora lab elastic' runs on this host only, where results are bitwise reproducible. Leave the hosts out."
         )
-    if workload in ("gan3d", "synthetic"):
-        raise UsageError(f"{workload} cannot be elastic. Use mnist, cifar10 or imagenet.")
+    if options_of(workload).not_elastic:
+        can = [name for name in WORKLOADS if not options_of(name).not_elastic]
+        raise UsageError(f"{workload} cannot be elastic. Use {', '.join(can)}.")
     fewest, most = _range(workers)
     logical = logical_workers or most
     setup = measure.Setup(

@@ -76,8 +76,8 @@ def command(
     from hora.predict import calibration as known
     from hora.workloads import options_of
 
-    given = lab.settings(workload)
     check(workload)
+    given = lab.settings(workload)
     if epochs is not None and "epochs" in given:
         raise UsageError("--epochs and --set epochs were both given. Leave one out.")
     where = lab.where(processes or 1)

@@ -85,16 +85,17 @@ def command(
     from hora.lab.records.files import TRIALS
     from hora.lab.show import console, fitted
     from hora.lab.sweep import show
-    from hora.lab.sweep.measure import USUAL_METRICS, SweepSetup, is_highest_best, measure, outcome_text, trial_of
+    from hora.lab.sweep.measure import SweepSetup, is_highest_best, measure, outcome_text, trial_of
     from hora.lab.sweep.search import Grid, Tpe
     from hora.lab.sweep.space import Dimension, check_point, corners, grid_points, parse_grid, parse_ranges
     from hora.lab.trial.parallel import run_parallel
     from hora.launch.planning.hosts import parse_hosts
+    from hora.workloads import options_of
 
     fixed = lab.settings(workload)
     if epochs is not None:
         fixed["epochs"] = epochs
-    name = metric or USUAL_METRICS[workload]
+    name = metric or options_of(workload).usual_metric
     highest = is_highest_best(name) if goal is None else goal == "highest"
     where = lab.where(workers)
     setup = SweepSetup(

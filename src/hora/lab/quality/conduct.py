@@ -28,8 +28,9 @@ def check_data(workload: str, options: Mapping[str, Any]) -> None:
     Traceback (most recent call last):
     hora.errors.UsageError: there is no /no/such/folder. mnist reads its data there. Say where it is with --set data=...
     """
-    place = options_of(workload).of(options).data_folder
-    if workload != "synthetic" and not place.exists() and not glob.glob(str(place)):
+    kind = options_of(workload)
+    place = kind.of(options).data_folder
+    if "data" not in kind.unused and not place.exists() and not glob.glob(str(place)):
         raise UsageError(
             f"there is no {place}. {workload} reads its data there. Say where it is with --set data=DIR, or see 'hora "
             "data' for how to get or make it."

@@ -18,18 +18,20 @@ from hora.lab.trial import TrialOutcome
 from hora.lab.trial.cost import steps_of
 from hora.predict.calibration import Basis
 from hora.text import how_long, plural
+from hora.workloads import WORKLOADS, options_of
 
-__all__ = ["LEARNING", "check", "measure", "step_time"]
+__all__ = ["check", "measure", "step_time"]
 
-LEARNING = ("mnist", "cifar10", "imagenet")  # workloads that tell an accuracy
+_ACCURACY = "val_accuracy"  # the metric of workloads that learn to classify
 
 
 def check(workload: str) -> None:
     """Refuse workloads that have no accuracy to compare."""
-    if workload not in LEARNING:
+    if options_of(workload).usual_metric != _ACCURACY:
+        learning = [name for name in WORKLOADS if options_of(name).usual_metric == _ACCURACY]
         raise UsageError(
-            f"{workload} reports no accuracy, so there is no quality to compare. Choose {', '.join(LEARNING)}; "
-            "'hora lab sweep' compares anything by any metric."
+            f"{workload} reports no accuracy, so there is no quality to compare. Choose {', '.join(learning)}; 'hora "
+            "lab sweep' compares anything by any metric."
         )
 
 

@@ -240,7 +240,7 @@ def _seen(
         transport=point.transport,
         loaders=options.loaders,
         loads_ahead=options.loads_ahead,
-        accumulates=job.workload != "synthetic",
+        accumulates="accumulate" not in options.unused,
         compression=options.compression,
         others=extra.others,
     )

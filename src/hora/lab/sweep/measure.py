@@ -26,15 +26,7 @@ from hora.lab.trial import Trial, TrialOutcome
 from hora.text import count_text, duration_text
 from hora.workloads import options_of
 
-__all__ = ["USUAL_METRICS", "SweepSetup", "is_highest_best", "measure", "metric_of", "outcome_text", "trial_of"]
-
-USUAL_METRICS = {
-    "mnist": "val_accuracy",
-    "cifar10": "val_accuracy",
-    "imagenet": "val_accuracy",
-    "gan3d": "val_loss",
-    "synthetic": "images_per_s",
-}
+__all__ = ["SweepSetup", "is_highest_best", "measure", "metric_of", "outcome_text", "trial_of"]
 
 
 class SweepSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -137,9 +137,11 @@ def command_of(trial: Trial, folder: Path, place: str = "") -> list[str]:
     >>> command_of(Trial(name="a", workload="mnist", workers=2, options={"batch": 8}), Path("/a"))[1:7]
     ['-m', 'hora', 'train', 'mnist', '-np', '2']
     """
-    options_of(trial.workload).of(trial.options)
+    kind = options_of(trial.workload)
+    kind.of(trial.options)
     out = folder.resolve()
-    options = {**trial.options, "out": str(out), "json": str(out / RESULT)}
+    mine = {name: value for name, value in trial.options.items() if name not in kind.unused}  # as not saving, for one
+    options = {**mine, "out": str(out), "json": str(out / RESULT)}
     if options.get("resume", "no") == "no":
         options["overwrite"] = True  # what an interrupted attempt has left
     if trial.inter_threads is not None:

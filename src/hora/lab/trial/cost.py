@@ -3,12 +3,9 @@ run before in the same place, or guessed. A guess is only good until something h
 
 from __future__ import annotations
 
-import gzip
 import math
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,11 +18,6 @@ from hora.workloads import WorkloadOptions, options_of
 __all__ = ["Costs", "TrialSpeed", "samples_in", "steps_of"]
 
 START_S = 6.0  # launching, importing, reading data
-# Images/s of one core, by what is trained: of the order of what an AMD EPYC does.
-_GUESSES = {"mnist": 500.0, "cifar10": 50.0, "imagenet": 3.0, "gan3d": 1.0, "synthetic": 3.0}
-_SMALLER = {"mnist_horovod": 3500.0, "horovod": 3500.0, "mnist": 500.0, "resnet56v1": 60.0, "resnet56v2": 50.0}
-_PIXELS = 224  # of a side, that imagenet's guess is for
-_USUAL = {"mnist": 60_000, "cifar10": 50_000, "imagenet": 1_281_167, "gan3d": 180_000}  # samples of the real sets
 _KIND = ("framework", "network", "model", "arch", "depth", "image_size", "precision")  # options that speed depends on
 _MOST = 200  # outcomes that are read, the newest
 
@@ -67,11 +59,7 @@ class Costs:
                 statistics.median(getattr(each, name) for each in known) for name in ("start_s", "sample_s")
             )
             return TrialSpeed(start_s, sample_s, len(known))
-        chosen = {str(trial.options.get(name)) for name in ("network", "model")}
-        fast = next((_SMALLER[name] for name in chosen if name in _SMALLER), _GUESSES.get(trial.workload, 10.0))
-        pixels = trial.options.get("image_size") if trial.workload == "imagenet" else None
-        if isinstance(pixels, int) and pixels > 0:
-            fast *= (_PIXELS / pixels) ** 2
+        fast = options_of(trial.workload).speed_of(trial.options)
         return TrialSpeed(START_S, max(1.0, trial.workers / usage.cores()) / fast)
 
     def expect(self, trial: Trial) -> float:
@@ -129,14 +117,8 @@ def steps_of(options: WorkloadOptions, workers: int, samples: int = 0) -> float:
     >>> steps_of(options_of("synthetic").of({"max_steps": 25}), 2)
     25.0
     """
-    if options.workload == "synthetic":
-        given: Any = options
-        timed = given.num_batches if given.form == "tf" else given.iters * given.batches_per_iter
-        return float(given.warmup_batches + timed)
     a_step = options.batch * options.accumulate * (options.emulate_workers or workers)
-    samples = samples or samples_in(options.workload, options.data_folder)
-    whole = options.epochs * max(1, samples // a_step)
-    return float(min(whole, options.max_steps) if options.max_steps else whole)
+    return options.steps(a_step, samples or samples_in(options.workload, options.data_folder))
 
 
 def samples_in(workload: str, folder: Path) -> int:
@@ -145,17 +127,13 @@ def samples_in(workload: str, folder: Path) -> int:
     >>> samples_in("mnist", Path("/no/such/folder"))
     60000
     """
+    kind = options_of(workload)
     try:
-        if workload == "mnist":
-            path = next(iter(sorted(folder.glob("train-images*"))))
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                return int.from_bytes(file.read(8)[4:], "big") or _USUAL[workload]
-        if workload == "cifar10":
-            return sum(path.stat().st_size for path in folder.glob("data_batch_*.bin")) // 3073 or _USUAL[workload]
+        if counted := kind.count_samples(folder):
+            return counted
         facts = generated_facts(folder) or {}
         if isinstance(facts.get("samples"), int) and facts["samples"] > 0:
             return int(facts["samples"])
-    except (BadData, OSError, StopIteration):
+    except (BadData, OSError):
         pass
-    usual: Mapping[str, int] = _USUAL
-    return usual.get(workload, 60_000)
+    return kind.usual_samples

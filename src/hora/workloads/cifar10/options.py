@@ -4,6 +4,7 @@ warm-up over 20 epochs as Horovod's callback does it, then 0.08, 0.01, 0.002 and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -23,6 +24,12 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "cifar10"
+    data_wanted: ClassVar[str] = "CIFAR-10's binary files"
+    data_ways: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("get cifar10", "data/cifar10"), ("make textures --format cifar", ""),
+    )  # fmt: skip
+    usual_samples: ClassVar[int] = 50_000
+    usual_speed: ClassVar[float] = 50.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = optimizers.PRESETS
 
     epochs: base.Epochs = 80.0
@@ -57,3 +64,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
                 f"--depth {self.depth}: a ResNet {self.network} has {unit}n+2 layers, such as {unit + 2} or 56. Give "
                 "one of those."
             )
+
+    @classmethod
+    def count_samples(cls, folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.glob("data_batch_*.bin")) // 3073

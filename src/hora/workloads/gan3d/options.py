@@ -28,7 +28,13 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "gan3d"
-    loads_ahead: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset()
+    not_elastic: ClassVar[str] = "gan3d cannot be elastic yet. Leave --elastic out; --resume auto continues a run."
+    usual_metric: ClassVar[str] = "val_loss"
+    data_wanted: ClassVar[str] = "Showers in HDF5 files"
+    data_ways: ClassVar[tuple[tuple[str, str], ...]] = (("make showers", "data/showers"),)
+    usual_samples: ClassVar[int] = 180_000
+    usual_speed: ClassVar[float] = 1.0
 
     epochs: base.Epochs = 25.0
     batch: base.Batch = 128

@@ -31,7 +31,11 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "imagenet"
-    loads_ahead: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset()
+    data_wanted: ClassVar[str] = "Photographs, in folders or shards,"
+    data_ways: ClassVar[tuple[tuple[str, str], ...]] = (("make textures", ""),)
+    usual_samples: ClassVar[int] = 1_281_167
+    usual_speed: ClassVar[float] = 3.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "schedule=naive": {"rule": "none", "decay": "every:30"},
         "schedule=linear": _STUDY,
@@ -100,3 +104,8 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
             raise UsageError(f"--arch convnext_tiny with {odd}: these are for ResNets. Leave one of them out.")
         if self.evaluate and self.resume == "no" and not self.weights:
             raise UsageError("--evaluate needs something to validate. Give --resume CHECKPOINT or --weights FILE.")
+
+    @classmethod
+    def speed_of(cls, given: Mapping[str, Any]) -> float:
+        pixels = given.get("image_size")
+        return super().speed_of(given) * ((224 / pixels) ** 2 if isinstance(pixels, int) and pixels > 0 else 1)

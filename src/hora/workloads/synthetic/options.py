@@ -35,6 +35,21 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     """
 
     workload: ClassVar[str] = "synthetic"
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {
+            "accumulate", "data", "decay", "emulate_workers", "epochs", "keep", "last", "loaders", "log_every",
+            "logical_workers", "max_minutes", "resume", "save", "save_every", "schedule_epochs", "tensorboard",
+            "val_batch", "validate",
+        }
+    )  # fmt: skip
+    not_elastic: ClassVar[str] = (
+        "synthetic measures a fixed number of workers. Leave --elastic out, or use another workload."
+    )
+    usual_metric: ClassVar[str] = "images_per_s"
+    usual_speed: ClassVar[float] = 3.0
+    other_speeds: ClassVar[Mapping[str, float]] = {
+        "model=mnist_horovod": 3500.0, "model=mnist": 500.0, "model=resnet56v1": 60.0, "model=resnet56v2": 50.0,
+    }  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "form=tf": {"batch": 64, "weight_decay": 4e-5},
     }
@@ -52,6 +67,7 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
     num_batches: Annotated[int, Meta(gt=0, description="For --form tf: batches to measure.")] = 100
     display_every: Annotated[int, Meta(gt=0, description="For --form tf: batches between lines.")] = 10
     weight_decay: Annotated[float, Meta(ge=0, description="Weight decay.")] = 0.0
+    max_steps: Annotated[int, Meta(ge=0, description="End after this many steps; 0: when everything is measured.")] = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -77,6 +93,11 @@ class Options(base.WorkloadOptions, frozen=True, kw_only=True):
             batches_per_iter=group,
             iters=max(1, timed // group),
         )
+
+    def steps(self, a_step: int, samples: int) -> float:
+        """Those that were asked for, whatever the samples."""
+        timed = self.num_batches if self.form == "tf" else self.iters * self.batches_per_iter
+        return float(self.warmup_batches + timed)
 
     def check(self) -> None:
         super().check()
