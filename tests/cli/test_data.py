@@ -111,7 +111,7 @@ def test_stage_prints_the_folder_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "set" / "a.bin").write_bytes(b"12345")
     done = run_hora("data", "stage", "set", "--to", "local", "--json", "staged.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path}/local/set\n" and "copied; 1 files, 5 B" in done.stderr
+    assert done.stdout == f"{tmp_path}/local/set\n" and "copied; 1 file, 5 B" in done.stderr
     assert json.loads((tmp_path / "staged.json").read_bytes())["how"] == "copied"
     assert "there already" in run_hora("data", "stage", "set", "--to", "local", cwd=tmp_path).stderr
     default = run_hora("data", "stage", "set", cwd=tmp_path, TMPDIR=str(tmp_path))

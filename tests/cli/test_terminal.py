@@ -50,21 +50,23 @@ COMMANDS = {
     ),
 }
 _LAB = ["synthetic", "--set", "model=mnist_horovod", "--workers", "1,2", "--batch", "4", "--repeats", "1"]
-_SMALL = ["mnist", "--set", "network=horovod", "--set", "data=digits", "--set", "batch=8"]
 LONG = {
     "gradients": (["bench", "gradients", "--rounds", "1", "--against", "none"], 0, "161 gradients"),
     "launch": (["bench", "launch", "--rounds", "1"], 0, "import torch"),
     "bench train": (["bench", "train", "--models", "mnist", "--rounds", "1", "--against", "none"], 0, "MNIST CNN"),
     "scaling": (["lab", "scaling", *_LAB, "--steps", "10"], 0, "Bottleneck:"),
-    "quality": (["lab", "quality", *_SMALL, "--workers", "2", "--factors", "linear", "--seeds", "1", "--epochs", ".5"],
-                0, "for 2 steps"),
-    "sweep": (["lab", "sweep", *_SMALL, "--grid", "lr=0.01,0.1", "--epochs", "1"], 0, "accuracy"),
-    "elastic": (["lab", "elastic", *_SMALL, "--kills", "1", "--every", "1s", "--steps", "40"], 0, "goodput"),
     "throughput": (["lab", "throughput", *_LAB, "--steps", "10"], 0, "images/s"),
     "train": (["train", "synthetic", "--model", "mnist_horovod", "--batch", "4", "--max-steps", "8", "--overwrite"], 0,
               "Total img/sec"),
     "train on two": (["train", "synthetic", "-np", "2", "--model", "mnist_horovod", "--batch", "4", "--max-steps", "8",
                       "--overwrite"], 0, "Total img/sec"),
+}  # fmt: skip
+_SMALL = ["mnist", "--set", "network=horovod", "--set", "data=digits", "--set", "batch=8"]
+TRAINING = {  # one time each, as they train several times
+    "quality": (["lab", "quality", *_SMALL, "--workers", "2", "--factors", "linear", "--seeds", "1", "--epochs", ".5"],
+                0, "for 2 steps"),
+    "sweep": (["lab", "sweep", *_SMALL, "--grid", "lr=0.01,0.1", "--epochs", "1"], 0, "accuracy"),
+    "elastic": (["lab", "elastic", *_SMALL, "--kills", "1", "--every", "1s", "--steps", "40"], 0, "goodput"),
 }  # fmt: skip
 SIGNS = re.compile(r"\x1b\[[\d;]*m")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-79]|4[0-79]|9\d|38;[\d;]*|48;[\d;]*)m")
@@ -109,3 +111,15 @@ def test_on_a_terminal_and_piped(name: str, place: Path) -> None:
     done = run_hora(*arguments, cwd=place, **offline)
     assert done.returncode == code
     assert "\x1b" not in done.stdout + done.stderr and said in " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.timeout(400)
+def test_experiments_that_train_on_a_terminal(name: str, place: Path) -> None:
+    arguments, code, said = TRAINING[name]
+    shown = on_terminal(*arguments, cwd=place, timeout_s=350, **OFFLINE)
+    assert shown.exit_code == code, shown.text
+    text = screen(shown.text, columns=10_000)
+    assert said in " ".join(text.split()) and "Traceback" not in text, text
+    assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()], text

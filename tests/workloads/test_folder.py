@@ -13,7 +13,7 @@ from tests.workloads.tiny import Options, train
 import hora.torch as hvd
 from hora.engine import preempt
 from hora.errors import BadData, NonFiniteError, UsageError
-from hora.workloads import folder
+from hora.workloads import WorkloadOptions, folder
 from hora.workloads.run_record import read_lines
 from hora.workloads.synthetic.options import Options as SyntheticOptions
 from hora.workloads.synthetic.train import train as train_synthetic
@@ -143,3 +143,10 @@ def test_a_record_that_is_not_whole_is_named(tmp_path: Path, content: bytes | No
     assert str(tmp_path) in str(caught.value)
     with pytest.raises(BadData, match="does not exist"):
         folder.read(tmp_path / "nowhere")
+
+
+def test_a_record_begins_when_its_run_did(tmp_path: Path) -> None:
+    """Not when it is made, which is after the workers have met and the model is there."""
+    began = "2026-01-01T10:00:00.000Z"
+    folder.RunNote(WorkloadOptions(out=str(tmp_path)), {}, workers=1, began=began)
+    assert folder.read(tmp_path).started == began
