@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from tests.launch.jobs import python, run_hora
 
@@ -236,3 +237,25 @@ def test_elastic_at_a_fixed_number_of_workers() -> None:
 def test_without_the_flag_there_is_no_horovod() -> None:
     done = run_hora("run", "-np", "1", sys.executable, "-c", "import horovod")
     assert done.returncode == 1 and "ModuleNotFoundError" in done.stderr
+
+
+DISCOVERY = """
+import sys
+from horovod.runner.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
+
+script = HostDiscoveryScript(sys.argv[1], 3)
+assert isinstance(script, HostDiscovery) and script.find_available_hosts_and_slots() == {"h1": 2, "h2": 3}
+fixed = FixedHosts({"h1": 2})
+assert fixed.find_available_hosts_and_slots() == {"h1": 2}
+fixed.set({"h2": 1})
+assert fixed.find_available_hosts_and_slots() == {"h2": 1}
+print("found")
+"""
+
+
+def test_hosts_are_discovered_by_horovods_names(tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho h1:2\necho h2\n")
+    script.chmod(0o755)
+    done = run_hora("run", "--as-horovod", "-np", "1", *python(DISCOVERY), str(script))
+    assert done.returncode == 0 and "found" in done.stdout, done.stdout + done.stderr

@@ -11,6 +11,7 @@ limits   a machine that refuses: ulimit -f -v -n -u, full disks, 513 workers, id
 from __future__ import annotations
 
 import argparse
+import collections
 import sys
 import time
 from collections.abc import Iterable
@@ -49,16 +50,20 @@ def main() -> int:
 def tell(found: Iterable[Round]) -> int:
     """A line a fault as it comes, then the sums of equal kinds."""
     began, kinds, missed = time.monotonic(), dict[str, list[float]](), 0
+    outcomes = collections.Counter[str]()
     for number, one in enumerate(found, 1):
         print(f"{number:4}  {one.seconds:6.2f} s  {one.what}: {one.said}", flush=True)
         for miss in one.misses:
             print(f"      MISSED: {miss}", flush=True)
         missed += bool(one.misses)
+        outcomes["failed" if one.misses else one.outcome] += 1
         kinds.setdefault(_kind(one.what), []).append(one.seconds)
     print(f"\n{'number':>6}  {'median':>7}  {'longest':>7}")
     for kind, seconds in sorted(kinds.items()):
         print(f"{len(seconds):6}  {percentile(seconds, 0.5):5.2f} s  {max(seconds):5.2f} s  {kind}")
     total = sum(map(len, kinds.values()))
+    if any(outcome not in ("", "failed") for outcome in outcomes):
+        print(", ".join(f"{outcomes[name]} {name}" for name in (elastic.SURVIVED, elastic.NOBODY, "failed")))
     print(f"{total - missed} of {total} as they should be, in {time.monotonic() - began:.0f} s")
     return 1 if missed or not total else 0
 

@@ -1,8 +1,9 @@
 """Storms over elastic jobs: workers are killed, stopped and added at random moments, and the training must end right.
 
 Each round is a job of its own: one to four workers, on this host or on two agents' hosts, of one framework. It gets a
-few faults and is then told to finish. Right is: exit code 0, every sample taken once an epoch (or, with a framework,
-equal weights on all), and nothing left. If chance kills all who hold the state, the job must end saying so.
+few faults and is then told to finish. Right is: exit code 0, all workers of the last generation finish with equal
+weights, every sample is taken once an epoch (without a framework), and nothing is left. If chance kills all who hold
+the state, the job must end saying so, and is counted by itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["FRAMEWORKS", "storms"]
 
 FRAMEWORKS = ("numpy", *PROGRAMS)
 START_S, END_S = 180.0, 180.0
+SURVIVED, NOBODY = "survived", "ended saying that nobody was left"
 GONE = "all workers that held the state of the training are gone"
 
 # A framework's program trains until rank 0 finds the file.
@@ -73,6 +75,7 @@ class _Storm:
         self._hosts = dice.randint(1, 2) if self._np > 1 else 1
         self._did: list[str] = []
         self._stopped: set[int] = set()
+        self._outcome = SURVIVED
 
     def run(self) -> Round:
         began, before = time.monotonic(), shared_files()
@@ -88,7 +91,7 @@ class _Storm:
             misses.append(f"left behind: {left}")
         hosts = f"{self._hosts} host{'s'[: self._hosts > 1]}"
         what = f"{self._framework}, {self._np} workers, {hosts}"
-        return Round(what, time.monotonic() - began, "; ".join(self._did), misses)
+        return Round(what, time.monotonic() - began, "; ".join(self._did), tuple(misses), self._outcome)
 
     def _start(self, folder: Path) -> Job:
         stop, self._listed = folder / "stop", folder / "hosts"
@@ -117,7 +120,7 @@ class _Storm:
         (folder / "stop").touch()
         code = job.wait(END_S)
         if code == 3 and GONE in job.text:
-            self._did.append("all who held the state were killed, and it said so")
+            self._outcome = NOBODY
             return []
         misses = [] if code == 0 else [f"exit code {code}: {job.text[-1500:]}"]
         if self._framework == "numpy":
@@ -126,7 +129,11 @@ class _Storm:
         else:
             ends = re.findall(r"finished weights (\[.*\])", job.text)
             right = bool(ends) and len(set(ends)) == 1
-        return misses if right else [*misses, f"the result is not right: {ends}"]
+        generations = re.findall(r"generation (\d+) rank \d+ of (\d+)", job.text)
+        last = max((int(number), int(size)) for number, size in generations)[1] if generations else 0
+        if not right or len(set(ends)) != 1 or len(ends) != last:
+            misses.append(f"the result is not right: of {last} workers {ends}")
+        return misses
 
     def _fault(self, job: Job) -> None:
         living = [pid for pid in self._pids(job) if _alive(pid) and pid not in self._stopped]

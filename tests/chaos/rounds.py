@@ -35,8 +35,7 @@ START_S = 180.0
 
 class Round(NamedTuple):
     """One fault: what was done, how long it took until everybody had said what it should, and what was wrong.
-
-    ``outcome`` says which of several right ends it had, where there are several."""
+    ``outcome`` is which of several right ends it had, where there are several."""
 
     what: str
     seconds: float

@@ -101,6 +101,8 @@ def measure(
     for model in _COST_ROUNDS:
         progress(f"Hora: what commits cost without faults, {TRAININGS[model].title}")
         costs[model] = _costs(model, np, hosts)
+        if len(costs[model]) < len(_COSTS):
+            notes.append(f"what commits cost was not measured with {TRAININGS[model].title}: it took too long")
     found = [
         Line(name="kill to the survivors' next finished step", unit="s", figures=recovery),
         Line(name="the same if it is stopped (SIGSTOP)", unit="s", figures={"hora": _of(stopped)} if stopped else {}),

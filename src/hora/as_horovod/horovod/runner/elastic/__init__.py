@@ -1,0 +1,1 @@
+"""``horovod.runner.elastic``: where an elastic job may run."""
