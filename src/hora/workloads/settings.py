@@ -22,7 +22,7 @@ def settings(workload: str, sets: Sequence[str]) -> dict[str, Any]:
     {'lr': 0.01, 'save_every': 0.0, 'overwrite': True}
     >>> settings("mnist", ["speed=9"])
     Traceback (most recent call last):
-    hora.errors.UsageError: --set speed=9: mnist has no option 'speed'. See 'hora train mnist --help'.
+    hora.errors.UsageError: --set speed=9: mnist has no option 'speed'. Did you mean 'seed'? ...
     """
     options_of(workload)  # also if nothing is set
     found: dict[str, Any] = {}
