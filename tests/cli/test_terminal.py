@@ -29,7 +29,7 @@ COMMANDS = {
     "dry run": (["run", "-np", "2", "--dry-run", "true"], 0, "rank 1 on localhost"),
     "make": (["data", "make", "digits", "--samples", "20", "--jobs", "1"], 0, "generated from seed 42"),
     "convert": (["data", "convert", "pictures", "--to", "made", "--format", "tar"], 0, "as tar;"),
-    "stats": (["data", "stats", "pictures"], 0, "val: 4 pictures of 2 classes, 2 of each"),
+    "stats": (["data", "stats", "pictures"], 0, "val: 4 images of 2 classes, 2 of each"),
     "plan": (["plan", "--workers", "8", "--batch", "32"], 0, "epoch"),
     "doctor": (["doctor", "--only", "cores,threads,topology"], 0, "topology"),
     "env": (["env"], 0, "python"),
