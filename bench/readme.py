@@ -145,9 +145,9 @@ def one_table() -> str:
         if result := results.get(place):
             rounds = max(cell.rounds for row in result.rows for cell in row.cells.values())
             notes = "".join(f" Note: {note}." for note in result.notes)
-            lines.append(f"{place.capitalize()}: median of {rounds} rounds, on {provenance(result)}.{notes}")
+            lines.append(f"{place[0].upper()}{place[1:]}: median of {rounds} rounds, on {provenance(result)}.{notes}")
         else:
-            lines.append(f"{place.capitalize()}: not measured yet; bench/results/{name}.json will have it.")
+            lines.append(f"{place[0].upper()}{place[1:]}: not measured yet; bench/results/{name}.json will have it.")
     return "\n".join(lines) + "\n"
 
 
