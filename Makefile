@@ -136,8 +136,9 @@ bench: $(PEERS_READY) $(INSTALLED)
 	$(BIN)/python bench/readme.py
 
 bench-hosts: $(DEV_READY) $(INSTALLED)
+	$(BIN)/python -m tests.cluster hora bench allreduce -H h1:1,h2:1 --json bench/results/hosts-2.json
 	$(BIN)/python -m tests.cluster --rate 1gbit \
-	    hora bench allreduce -H h1:2,h2:2 --sizes 4K,1M,64M --json bench/results/hosts-4.json
+	    hora bench allreduce -H h1:2,h2:2 --sizes 4,4K,1M,64M --json bench/results/hosts-4.json
 	$(BIN)/python -m tests.cluster hora bench train -H h1:1,h2:1 --json bench/results/train-hosts-2.json
 	$(BIN)/python -m tests.cluster --rate 1gbit \
 	    hora bench train -H h1:1,h2:1 --json bench/results/train-hosts-2-1gbit.json
