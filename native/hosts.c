@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char nonsense[] = "the first host said something that makes no sense";
+static const char invalid[] = "the first host sent an invalid message";
 
 /* ---- what this host has to say ---- */
 
@@ -229,7 +229,7 @@ void decided(struct link *l, uint64_t order, struct view v) {
     const uint64_t *absent = d ? next(&v, d->absent * sizeof *absent) : NULL;
     const char *brought = absent ? next(&v, d->brought_bytes) : NULL, *said = brought ? next(&v, d->said_bytes) : NULL;
     const char *text = said ? next(&v, d->text) : NULL;
-    if (!sound(c, text, nonsense) || !lock_at_last(c)) return;
+    if (!sound(c, text, invalid) || !lock_at_last(c)) return;
     int64_t i = find(c, d->is.key);
     struct entry *e = i >= 0 ? entry_at(c, (uint32_t)i) : NULL;
     bool open = e && e->arrived && (e->told || d->code);
@@ -249,7 +249,7 @@ void decided(struct link *l, uint64_t order, struct view v) {
     if (d->brought) fine = fine && keep_brought(c, e, round, d->brought, inlined, (struct view){brought, brought + d->brought_bytes});
     if (!fine) {
         unlock(c);
-        sound(c, false, nonsense);
+        sound(c, false, invalid);
         return;
     }
     uint64_t failure = 0, note = 0;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char nonsense[] = "a host sent an invalid message";
+static const char invalid[] = "a host sent an invalid message";
 static const char no_memory[] = "there is no memory for what hosts agree on";
 
 /* An operation that some parts have told of. */
@@ -288,7 +288,7 @@ static void pass_on(struct link *l, uint64_t order, const char *body, size_t byt
     struct view v = {body, body + bytes};
     const struct decision *d = next(&v, sizeof *d);
     struct pending *p = d ? find_pending(t, d->is.key) : NULL;
-    if (!sound(l->c, d && (d->code || p), nonsense)) return;
+    if (!sound(l->c, d && (d->code || p), invalid)) return;
     uint32_t parts = d->code ? ~0u : p->parts;
     if (d->code) {
         forget_ended(l, d->is.key, order);
@@ -340,7 +340,7 @@ static void decide(struct link *l, struct pending *p, const uint64_t *key, uint3
     for (uint32_t i = 0; p && i < p->brought && p->is.flags & TELL_BODY && !code; i++) {
         const struct brought *b = next(&v, sizeof *b);
         const char *data = b ? next(&v, b->bytes) : NULL;
-        if (!sound(l->c, data, nonsense)) break;
+        if (!sound(l->c, data, invalid)) break;
         struct brought short_ = *b;
         if (!(p->is.flags & TELL_INLINED)) short_.bytes = b->meta_count * (uint32_t)sizeof(int64_t); /* the numbers come first */
         add(&bodies, &short_, sizeof short_);
@@ -496,7 +496,7 @@ static struct pending *add_part(struct link *l, int part, const struct summary *
 
 static void part_ready(struct link *l, int part, uint32_t number, uint64_t seen) {
     struct known *k = known_at(l, number);
-    if (!sound(l->c, k, nonsense)) return;
+    if (!sound(l->c, k, invalid)) return;
     struct pending *p = add_part(l, part, &k->is, k->set, k->set->hosts[part], seen, true);
     if (p) consider(l, p);
     if (l->tree->joined_count) end_join(l);
@@ -504,7 +504,7 @@ static void part_ready(struct link *l, int part, uint32_t number, uint64_t seen)
 
 static void part_told(struct link *l, int part, struct known_set *s, const struct told *told, uint64_t seen, struct view v) {
     const uint64_t *absent = next(&v, told->absent * sizeof(uint64_t));
-    if (!sound(l->c, absent && s, nonsense)) return;
+    if (!sound(l->c, absent && s, invalid)) return;
     struct pending *p = add_part(l, part, &told->is, s, told->hosts, seen, false);
     if (!p) return;
     add(&p->absentees, absent, told->absent * sizeof(uint64_t));
@@ -525,7 +525,7 @@ static void rank_joins(struct link *l, uint64_t value) {
     if (value == UINT64_MAX) {
         t->quiet++;
     } else {
-        if (!sound(l->c, value >> 1 < (uint64_t)l->c->size, nonsense)) return;
+        if (!sound(l->c, value >> 1 < (uint64_t)l->c->size, invalid)) return;
         int rank = (int)(value >> 1);
         if (has(t->joined, rank)) return;
         put(t->joined, rank);
@@ -544,7 +544,7 @@ static void rank_joins(struct link *l, uint64_t value) {
 
 static void rank_leaves(struct link *l, uint64_t order, uint64_t rank) {
     struct tree *t = l->tree;
-    if (!sound(l->c, rank < (uint64_t)l->c->size, nonsense)) return;
+    if (!sound(l->c, rank < (uint64_t)l->c->size, invalid)) return;
     flush_part(l, OWN);
     put(t->gone, (int)rank);
     t->gone_count++;
@@ -602,7 +602,7 @@ static void host_said(struct link *l, struct view v) {
 static void host_fails(struct link *l, struct view v) {
     const uint64_t *key = next(&v, 16), *last = next(&v, 8), *code = next(&v, 8), *length = next(&v, 8);
     const char *text = length ? next(&v, *length) : NULL;
-    if (!sound(l->c, text, nonsense)) return;
+    if (!sound(l->c, text, invalid)) return;
     struct pending *p = find_pending(l->tree, key);
     if (p && p->asked) return; /* it ends anyway */
     for (int n = 0; n < ENDS; n++) { /* so it does, or it has: that was decided when this was on its way */
@@ -630,12 +630,12 @@ void hear(struct link *l, int host, const struct frame *f, const char *body) {
         const uint16_t *members = count && *count <= (uint64_t)l->c->size ? next(&v, *count * sizeof *members) : NULL;
         bool known = members != NULL;
         for (uint64_t m = 0; known && m < *count; m++) known = members[m] < l->c->size;
-        if (sound(l->c, known, nonsense)) learn_set(l, *key, members, (uint32_t)*count);
+        if (sound(l->c, known, invalid)) learn_set(l, *key, members, (uint32_t)*count);
         break;
     }
     case FRAME_TELL: {
         const struct told *told = next(&v, sizeof *told);
-        if (sound(l->c, told, nonsense)) part_told(l, part, set_of(t, told->is.set), told, f->order, v);
+        if (sound(l->c, told, invalid)) part_told(l, part, set_of(t, told->is.set), told, f->order, v);
         break;
     }
     case FRAME_READY:
@@ -659,7 +659,7 @@ void hear(struct link *l, int host, const struct frame *f, const char *body) {
         for (const struct go *go; (go = next(&v, sizeof *go));) pass_on_go(l, go->number, f->order + go->after);
         break;
     case FRAME_ASK:
-        if (sound(l->c, f->bytes == 16, nonsense)) pass_on_question(l, (const uint64_t *)body);
+        if (sound(l->c, f->bytes == 16, invalid)) pass_on_question(l, (const uint64_t *)body);
         break;
     case FRAME_JOINED: everybody_joined(l, f->order, number); break;
     case FRAME_LEFT: rank_leaves(l, f->order, number); break;

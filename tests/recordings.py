@@ -61,15 +61,33 @@ RECORDINGS = (
               "--labels published/validation_labels.txt --format tar", "And shards to train on, made from them."),
     Recording("train mnist -np 2 --epochs 2", "Training on two workers; a bar has steps, speed and ETA meanwhile."),
     Recording("train mnist -np 2", "An existing run is not overwritten; a message of all workers is printed once."),
+    Recording("data stats imagenet", "What is in a data set."),
+    Recording("data convert imagenet --to shards --format tfrecord", "The same in another format."),
+    Recording("data stage imagenet --to local", "A copy on a node's own disk, made once."),
     Recording("run python shapes.py -np 2", "Options come before the command."),
     Recording("run -np 2 python shapes.py", "Workers that disagree."),
     Recording("run -np 2 python uneven.py", "A worker with more batches than the other."),
     Recording("run -np 3 --summary true", "More workers than cores."),
     Recording("lab sweep mnist --grid 'lr=0.01,0.1' --epochs 1 --set network=horovod", "A table of options."),
+    Recording("lab throughput synthetic --set model=mnist --workers 1,2 --batch 32 --steps 20 --repeats 1",
+              "Images per second of combinations, and the best."),
+    Recording("lab scaling synthetic --set model=mnist --workers 1,2 --batch 64 --steps 20 --repeats 1 --no-try",
+              "How well it scales, and why not better.", 50),
+    Recording("lab quality mnist --set network=horovod --workers 1,2 --epochs 1 --seeds 1,2",
+              "Whether more workers cost accuracy."),
+    Recording("lab elastic mnist --set network=horovod --workers 1:2 --kills 1 --every 5s",
+              "What it costs that workers are killed."),
     Recording("lab list", "What was run."),
     Recording("lab show runs/mnist", "One run.", 24),
     Recording("lab report", "One page of all of it."),
     Recording("plan --workers 8 --batch 32 --base-lr 0.1", "A learning-rate plan.", 24),
+    Recording("train mnist -np 2 --max-steps 12 --out runs/traced --timeline-filename timeline.json",
+              "A run with a timeline."),
+    Recording("timeline timeline.json", "Where its time went.", 50),
+    Recording("submit --scheduler slurm --nodes 2 --tasks-per-node 4 --time 1h --dry-run hora train mnist",
+              "A job script, not submitted."),
+    Recording("completion bash", "Shell completion.", 6),
+    Recording("bench train -np 2 --models mnist --rounds 3 --against ddp", "Training beside DDP."),
     Recording("bench allreduce -np 2 --sizes 4K,1M --rounds 3", "A measurement, here too short to mean anything."),
 )  # fmt: skip
 
@@ -86,7 +104,7 @@ def main() -> None:
                 *shlex.split(recording.line), columns=80, timeout_s=600, cwd=Path(place),
                 PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
             )  # fmt: skip
-            parts.append(_section(recording, screen(shown.text).replace(place, "/scratch/you/dir"), shown.exit_code))
+            parts.append(_section(recording, _nobodys(screen(shown.text), place), shown.exit_code))
     PAGE.write_text("<!-- recordings -->".join([parts[0], "\n" + "\n".join(parts[1:])]))
 
 
@@ -97,6 +115,11 @@ Where output goes to a file or a pipe, or the terminal cannot draw (`TERM=dumb`)
 codes; `NO_COLOR=1` turns colours off. [Errors](errors.md) says what each error means.
 
 """
+
+
+def _nobodys(text: str, place: str) -> str:
+    """Without the names of folders of this machine."""
+    return text.replace(place, "/scratch/you/dir").replace(str(PAGE.parents[1] / ".venv"), "/scratch/you/venv")
 
 
 def _section(recording: Recording, text: str, exit_code: int) -> str:

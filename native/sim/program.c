@@ -59,6 +59,8 @@ static char *from_pool(size_t bytes) {
 /* Somebody leaves while others go on; or a connection is gone whose other end had said goodbye, which is taken for that. */
 static bool somebody_leaves(void) { return has_quitter || (fault && sim_faults && hosts > 1); }
 
+static bool hurries; /* who leaves early does not wait for anybody */
+
 /* A status that ends this rank's part: true. Anything that may not be is a failure. */
 static bool ends(int rank, int status, const char *what) {
     if (status == OK) return false;
@@ -70,6 +72,10 @@ static bool ends(int rank, int status, const char *what) {
     char why[STATUS_BYTES] = "";
     int dead = hora_dead(seats[rank].core);
     if (status == ABORTED && dead >= 0) hora_status(seats[rank].core, dead, why, sizeof why);
+    if (hurries && dead == victim && strstr(why, "could not wait any longer")) { /* with data on its way: that ends all, and says so */
+        seats[rank].over = true;
+        return true;
+    }
     sim_fail("rank %d: status %d from %s%s%s", rank, status, what, *why ? ": " : "", why);
     return true;
 }
@@ -384,8 +390,9 @@ static void leave(int rank) {
     if (!seat->over && !fault && !dropping && !has_quitter && !has_straggler) check_nothing_leaks(rank);
     while ((status = hora_leave(seat->core)) == PENDING) {}
     if (!seat->over && !(fault && sim_faults)) ends(rank, status, "hora_leave");
-    bool hurries = has_quitter && rank == victim && chance(2); /* and is gone while others still do things */
-    for (int i = 0; i <= (hurries ? 2 : 50) && hora_linger(seat->core, i == (hurries ? 2 : 50) ? 0 : hurries ? 300 : 200000) == PENDING; i++) {}
+    bool hurry = has_quitter && rank == victim && chance(2); /* and is gone while others still do things */
+    if (hurry) hurries = true;
+    for (int i = 0; i <= (hurry ? 2 : 50) && hora_linger(seat->core, i == (hurry ? 2 : 50) ? 0 : hurry ? 300 : 200000) == PENDING; i++) {}
     seat->closing = true;
     hora_close(seat->core);
     seat->closed = true;
@@ -572,6 +579,7 @@ static void check_segment(int h) {
 static bool run_schedule(uint64_t seed) {
     sim_begin(seed);
     memset((void *)seats, 0, sizeof seats);
+    hurries = false;
     memset(works, 0, sizeof works);
     memset((void *)helpers_left, 0, sizeof helpers_left);
     pool_used = 0;

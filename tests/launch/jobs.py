@@ -60,9 +60,12 @@ def on_terminal(
     """``hora …`` to its end, on a terminal of its own, as a person runs it; who presses Ctrl-C when a text appears."""
     reading, writing = pty.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    env = clean_environment(**{"TERM": "xterm-256color", **environment})
+    for name in {"COLUMNS", "LINES"} - environment.keys():  # pytest-xdist sets them; the terminal has a size of its own
+        env.pop(name, None)
     with os.fdopen(reading, "rb", buffering=0) as terminal:
         process = subprocess.Popen(
-            hora(*arguments), env=clean_environment(**{"TERM": "xterm-256color", **environment}), cwd=cwd,
+            hora(*arguments), env=env, cwd=cwd,
             stdin=writing, stdout=writing, stderr=writing, start_new_session=True,
             preexec_fn=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0) if interrupt_at else None,
         )  # fmt: skip

@@ -96,7 +96,7 @@ def main(library: str) -> None:
         step()
     recorder.end("steady")
     assert bool((model.weight == -3 * 0.5 * (1 + hvd.size()) / 2).all())  # three steps of half the mean of 1, 2, …
-    print("PASSED " + json.dumps([hvd.rank(), recorder.phases]), flush=True)
+    os.write(1, f"PASSED {json.dumps([hvd.rank(), recorder.phases])}\n".encode())  # in one: others write there too
     hvd.shutdown()
 
 

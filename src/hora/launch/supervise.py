@@ -155,6 +155,8 @@ class Supervisor(ABC):
         code = failure.exit_code(first.returncode) if first else 0
         if self._interrupted_by == signal.SIGPIPE:
             code = 128 + signal.SIGPIPE
+        if self._interrupted_by == signal.SIGINT and code == 1:  # Python, where it is interrupted while it starts
+            code = 128 + signal.SIGINT
         return JobResult(code, first, tuple(self._endings), tails, self._interrupted_by, self._record.last_words())
 
 

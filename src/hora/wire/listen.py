@@ -70,8 +70,10 @@ def listen_tcp(addresses: Sequence[str] = (), backlog: int = 128) -> socket.sock
 def listen_on(addresses: Sequence[str], backlog: int = 128) -> list[socket.socket]:
     """One socket for each address, and on no other. An address that is gone meanwhile is left out, unless all are.
 
-    >>> [ip_of(listener.getsockname()) for listener in listen_on(["127.0.0.1"])]
-    ['127.0.0.1']
+    >>> (listener,) = listen_on(["127.0.0.1"])
+    >>> with listener:
+    ...     ip_of(listener.getsockname())
+    '127.0.0.1'
     """
     listeners: list[socket.socket] = []
     failure: OSError | None = None

@@ -32,7 +32,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trials are not run, only counted; one called 'stop' is interrupted."""
     ran: list[str] = []
 
-    def run(wanted: Trial, folder: Path, *, look: object) -> TrialOutcome:
+    def run(wanted: Trial, folder: Path, *, look: object, place: str = "") -> TrialOutcome:
         ran.append(f"{wanted.name} in {folder.parent.name}")
         if wanted.name == "stop":
             raise KeyboardInterrupt

@@ -64,7 +64,7 @@ FAILURES = [
     ("echo 'sh: 1: exec: python: not found' >&2; exit 127", "does not exist there"),
     ('echo "/python: No module named hora" >&2; exit 1', "Hora is not installed for"),
     ("exit 4", "h2: ssh ended with exit code 4 and printed nothing"),
-    ('exec sh -c "head -c 20 | $*"', "h2: the order on standard input is cut off"),
+    ('exec sh -c "head -c 20 | $*"', "h2: the order on standard input is incomplete"),
 ]
 
 

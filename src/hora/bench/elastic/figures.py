@@ -101,7 +101,7 @@ def standard_error(values: Sequence[float]) -> float:
     """Of the median, estimated by the quartiles, which a few disturbed rounds do not change.
 
     >>> round(standard_error(list(range(101))), 2)
-    4.67
+    4.72
     """
     if len(values) < 2:
         return 0.0
