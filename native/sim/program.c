@@ -59,7 +59,7 @@ static char *from_pool(size_t bytes) {
 /* Somebody leaves while others go on; or a connection is gone whose other end had said goodbye, which is taken for that. */
 static bool somebody_leaves(void) { return has_quitter || (fault && sim_faults && hosts > 1); }
 
-static bool hurries; /* who leaves early does not wait for anybody */
+static _Atomic bool hurries; /* who leaves early does not wait for anybody */
 
 /* A status that ends this rank's part: true. Anything that may not be is a failure. */
 static bool ends(int rank, int status, const char *what) {
